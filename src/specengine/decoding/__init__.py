@@ -1,0 +1,1 @@
+"""Decoding: options, sessions, the step, and recordings."""

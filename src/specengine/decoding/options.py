@@ -1,0 +1,63 @@
+"""Options of a system, as `system.toml` holds them. Every default reproduces stock.
+
+An option that changes only speed belongs here; an option that changes tokens does not exist.
+"""
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from specengine.errors import OptionError
+
+
+class EngineOptions(BaseModel):
+    """One decoding configuration."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
+    )
+
+    tree: Literal["chain", "best_first"] = "chain"
+    """Shape of the verified draft: the greedy chain, or the best-first tree (paper section 4.2)."""
+
+    positions: int = Field(default=0, ge=0, le=64)
+    """Drafted positions per step; 0 means the drafter's trained block."""
+
+    nodes: int = Field(default=0, ge=0, le=256)
+    """Verified rows per step, the root included; 0 means a chain's length (positions + 1)."""
+
+    linear: Literal["plain", "prepacked"] = "plain"
+    """Layout of the target's and drafter's linear weights: as loaded, or reordered once for the
+    CPU's matrix units (same values, same products; only the summation order may differ)."""
+
+    fused_projections: bool = False
+    """Run query/key/value and gate/up as one matrix product each (concatenated weights)."""
+
+
+def load_options(path: Path) -> EngineOptions:
+    """Read `system.toml`.
+
+    Raises:
+        OptionError: unreadable file, unknown option, or a value of a wrong type or range.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise OptionError(
+            f"cannot be read ({error.strerror})", where=str(path), fix="check the path"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise OptionError(
+            f"is not valid TOML ({error})", where=str(path), fix="correct the line named"
+        ) from error
+    try:
+        return EngineOptions.model_validate(table)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        close = difflib.get_close_matches(key, list(EngineOptions.model_fields), n=1)
+        fix = f"did you mean '{close[0]}'?" if close else "see specengine.decoding.options"
+        raise OptionError(f"option '{key}': {first['msg']}", where=str(path), fix=fix) from error

@@ -1,0 +1,1 @@
+"""Drafters: models that propose a lattice from the target's hidden states."""

@@ -1,0 +1,52 @@
+"""What the engine needs of a drafter."""
+
+from typing import Protocol
+
+import torch
+
+from specengine.lattice import Lattice
+
+
+class DrafterState(Protocol):
+    """Per-request state: K/V of the committed context, never of rejected tokens."""
+
+    @property
+    def length(self) -> int:
+        """Number of context positions held; equals the target's committed length."""
+        ...
+
+
+class Drafter(Protocol):
+    """A parallel drafter: one call drafts every position of a block."""
+
+    kind: str
+    """Name in the deployment file, such as `dflash2`."""
+    taps: tuple[int, ...]
+    """0-based target layers whose outputs (raw residual stream) it reads, in order."""
+    trained_positions: int
+    """Positions drafted by default: the trained block size less the anchor."""
+
+    def new_state(self, capacity: int) -> DrafterState:
+        """Allocate a state for at most `capacity` context positions."""
+        ...
+
+    def extend(self, state: DrafterState, features: torch.Tensor) -> None:
+        """Append committed positions.
+
+        Args:
+            state: the request's state; positions continue at `state.length`.
+            features: [n, len(taps) * hidden], the tapped outputs of those positions.
+        """
+        ...
+
+    def draft(self, state: DrafterState, anchor: int, positions: int) -> Lattice:
+        """Draft `positions` tokens after `anchor`, whose position is `state.length`.
+
+        Raises:
+            NumericError: the drafter produced non-finite logits.
+        """
+        ...
+
+    def parameter_bytes(self) -> int:
+        """Bytes of weights that one call reads, the shared LM head excluded."""
+        ...

@@ -1,0 +1,1 @@
+"""Draft trees and their builders. Pure numpy."""

@@ -1,0 +1,1 @@
+"""The loop and the judge: what measures systems and decides about them."""

@@ -1,0 +1,56 @@
+"""One exception family of the judge; the class decides the exit code of the command line."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every `specpilot` command."""
+
+    OK = 0
+    ERROR = 1
+    NOTHING_PROMOTED = 2
+    VOID = 3
+    BUDGET_SPENT = 4
+    REFUSED = 5
+
+
+class SpecPilotError(Exception):
+    """A failure that a user can act on: what failed, where, and what to do."""
+
+    exit_code = ExitCode.ERROR
+
+    def __init__(self, what: str, *, where: str, fix: str) -> None:
+        super().__init__(f"{where}: {what}; {fix}")
+        self.what = what
+        self.where = where
+        self.fix = fix
+
+
+class DeploymentError(SpecPilotError):
+    """A deployment file is unreadable, has an unknown key, or a value of a wrong type."""
+
+
+class WorkloadError(SpecPilotError):
+    """A request file is missing, malformed, or too small for the split that was asked for."""
+
+
+class JournalError(SpecPilotError):
+    """The journal is corrupted, locked by another writer, or cannot be written."""
+
+
+class EngineFailure(SpecPilotError):
+    """A server under test did not start, answered an error, or vanished: the run is void."""
+
+    exit_code = ExitCode.VOID
+
+
+class BudgetSpent(SpecPilotError):
+    """A limit of the deployment's budget is reached."""
+
+    exit_code = ExitCode.BUDGET_SPENT
+
+
+class Refused(SpecPilotError):
+    """The controller does not do this: isolation too weak, path out of bounds, sealed set."""
+
+    exit_code = ExitCode.REFUSED
