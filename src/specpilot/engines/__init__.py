@@ -1,0 +1,1 @@
+"""Engines behind one protocol: what the judge starts and plays requests on."""
