@@ -1,0 +1,140 @@
+"""Load a target from a checkpoint folder, strictly.
+
+Every tensor of the model comes from the checkpoint, has the shape the configuration says, and is
+finite; anything else is an error that names the tensor. Tensors of the checkpoint that the text
+model does not use (vision towers, multi-token prediction heads) are left out.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedConfig
+from transformers.utils import logging as transformers_logging
+
+from specengine.decoding.options import EngineOptions
+from specengine.errors import CheckpointError, OptionError
+from specengine.models.families import layout_of
+from specengine.models.shards import read_json, tensor_shapes
+from specengine.models.target import Target
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+_COMPOSITE_NAMES = {r"^model\.language_model\.": "model.", r"^language_model\.": ""}
+"""Names of a text model inside a multimodal checkpoint, as the text model alone spells them."""
+
+
+def load_target(
+    folder: Path | str,
+    *,
+    device: str = "cpu",
+    dtype: str = "bfloat16",
+    options: EngineOptions | None = None,
+    taps: Sequence[int] = (),
+) -> Target:
+    """Load a target model.
+
+    Args:
+        folder: Hugging Face style checkpoint with safetensors shards.
+        device: `cpu`, or one GPU such as `cuda:0`.
+        dtype: `bfloat16` or `float32`; weights are converted once, at load.
+        options: weight layouts of the system.
+        taps: decoder layers whose outputs a drafter reads.
+
+    Raises:
+        CheckpointError: the folder, a shard, a tensor or the architecture is unusable.
+        OptionError: unknown dtype, absent device, or an option that this machine cannot serve.
+    """
+    folder = Path(folder)
+    shapes = tensor_shapes(folder)
+    config = _text_config(folder)
+    layout_of(config)
+    _check_placement(device, dtype)
+    model = _read_model(folder, config, _DTYPES[dtype], known=shapes.keys())
+    _check_finite(model, folder)
+    model.to(device)
+    return Target(model, taps=taps, options=options, eos_token_ids=_eos_of(folder, config))
+
+
+def _check_placement(device: str, dtype: str) -> None:
+    if dtype not in _DTYPES:
+        raise OptionError(
+            f"'{dtype}' is not a dtype of the engine",
+            where="dtype",
+            fix=f"use {' or '.join(_DTYPES)}",
+        )
+    if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
+        raise OptionError(
+            f"device '{device}' is not available", where="device", fix="use cpu, or a GPU that is"
+        )
+
+
+def _text_config(folder: Path) -> PreTrainedConfig:
+    read_json(folder / "config.json")
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"cannot be understood ({_first_line(error)})",
+            where=str(folder / "config.json"),
+            fix="use a checkpoint of a supported family",
+        ) from error
+    return config.get_text_config()
+
+
+def _read_model(
+    folder: Path, config: PreTrainedConfig, dtype: torch.dtype, known: Sequence[str]
+) -> nn.Module:
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        model, report = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype,
+            key_mapping=_COMPOSITE_NAMES,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    except (RuntimeError, ValueError, OSError) as error:
+        raise CheckpointError(
+            f"cannot be loaded ({_first_line(error)})",
+            where=str(folder),
+            fix="check that config.json belongs to these shards",
+        ) from error
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise CheckpointError(
+            f"lacks {len(missing)} tensors, the first is {missing[0]}",
+            where=str(folder),
+            fix="check that all shards are there and config.json belongs to them",
+        )
+    return model
+
+
+def _check_finite(model: nn.Module, folder: Path) -> None:
+    for name, parameter in model.named_parameters():
+        low, high = torch.aminmax(parameter.detach())
+        if not (torch.isfinite(low) and torch.isfinite(high)):
+            raise CheckpointError(
+                f"tensor {name} holds non-finite numbers",
+                where=str(folder),
+                fix="download the checkpoint again, or load it in bfloat16 if it was saved so",
+            )
+
+
+def _eos_of(folder: Path, config: PreTrainedConfig) -> frozenset[int]:
+    found: set[int] = set()
+    values = [config.eos_token_id]
+    if (folder / "generation_config.json").is_file():
+        values.append(GenerationConfig.from_pretrained(folder).eos_token_id)
+    for value in values:
+        if value is not None:
+            found.update([value] if isinstance(value, int) else value)
+    return frozenset(found)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

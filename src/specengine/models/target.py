@@ -1,0 +1,206 @@
+"""The target model: one forward pass over a chain or a tree, and the commit of what was accepted.
+
+A Target drives the decoder layers of a Transformers model directly: it computes rotary tables and
+visibility once per pass and hands them to every layer. Only rows whose logits are asked for go
+through the LM head.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from specengine.decoding.options import EngineOptions
+from specengine.errors import OptionError, RequestError
+from specengine.models.attention import ATTENTION_NAME, register_attention
+from specengine.models.cache import TargetCache
+from specengine.models.families import Layout, layout_of
+from specengine.models.rows import Rows
+from specengine.trees.draft_tree import DraftTree
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Outputs of one pass over n rows.
+
+    Attributes:
+        hidden: [n, d], after the final norm.
+        features: [n, len(taps) * d], raw outputs of the tapped layers side by side.
+    """
+
+    hidden: torch.Tensor
+    features: torch.Tensor
+
+
+class Target:
+    """A causal language model with static caches.
+
+    Args:
+        model: a Transformers causal model of a supported family, weights loaded; it is changed in
+            place and belongs to the Target from here on.
+        taps: decoder layers whose outputs a drafter reads.
+        options: which weight layouts to use.
+        eos_token_ids: ids that end a generation; taken from the model's configuration when None.
+
+    Raises:
+        CheckpointError: the architecture is not supported.
+        OptionError: an option is not available here, or a tap names no layer.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        taps: Sequence[int] = (),
+        options: EngineOptions | None = None,
+        eos_token_ids: frozenset[int] | None = None,
+    ) -> None:
+        register_attention()
+        self.layout: Layout = layout_of(model.config)
+        self.options = options or EngineOptions()
+        self.model = model.eval().requires_grad_(False)
+        model.config._attn_implementation = ATTENTION_NAME
+        self.embed_tokens = model.model.embed_tokens
+        self.head = model.lm_head
+        self.dtype = self.embed_tokens.weight.dtype
+        self.device = self.embed_tokens.weight.device
+        self.hidden_size = int(model.config.hidden_size)
+        self.vocab_size = int(model.config.vocab_size)
+        self.num_layers = int(model.config.num_hidden_layers)
+        self.max_positions = int(model.config.max_position_embeddings)
+        self.eos_token_ids = eos_token_ids or _eos(model.config.eos_token_id)
+        self._softcap = getattr(model.config, "final_logit_softcapping", None)
+        self._layers = list(model.model.layers)
+        self._rotary = model.model.rotary_emb
+        self._norm = model.model.norm
+        self.taps = tuple(taps)
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Decoder layers whose outputs `forward` returns as features."""
+        return self._taps
+
+    @taps.setter
+    def taps(self, taps: Sequence[int]) -> None:
+        wrong = [tap for tap in taps if not 0 <= tap < self.num_layers]
+        if wrong:
+            raise OptionError(
+                f"tap {wrong[0]} names no layer of a target with {self.num_layers} layers",
+                where="taps",
+                fix="use a drafter that was trained for this target",
+            )
+        self._taps = tuple(taps)
+
+    def parameter_bytes(self) -> int:
+        """Bytes of weights that one pass reads: all but the embedding table, the head included."""
+        decoder = sum(_bytes(p) for p in self.model.model.parameters())
+        embedding = _bytes(self.embed_tokens.weight)
+        return decoder - embedding + self.vocab_size * self.hidden_size * self.dtype.itemsize
+
+    def new_cache(self, capacity: int) -> TargetCache:
+        """Allocate the state of one request.
+
+        Raises:
+            RequestError: capacity is not positive.
+        """
+        if capacity < 1:
+            raise RequestError(
+                f"asks for {capacity} cache positions", where="prompt", fix="ask for at least one"
+            )
+        return TargetCache(
+            capacity, self.layout.attention, self.layout.delta, self.dtype, self.device
+        )
+
+    @torch.inference_mode()
+    def forward(
+        self, cache: TargetCache, tokens: torch.Tensor, tree: DraftTree | None = None
+    ) -> Forward:
+        """Run n rows after the committed positions; `cache.length` does not move.
+
+        Args:
+            cache: the request's state; slots length .. length + n - 1 are overwritten.
+            tokens: int64 [n], on any device.
+            tree: parents and depths of the rows, or None for a chain.
+
+        Raises:
+            RequestError: the rows exceed the cache or the model's positions.
+        """
+        rows = self._rows(cache, tokens, tree)
+        hidden = self.embed_tokens(tokens.to(self.device))[None]
+        rotary = self.layout.rotary(self._rotary, hidden, rows.positions())
+        features = []
+        for index, layer in enumerate(self._layers):
+            hidden = layer(
+                hidden,
+                attention_mask=None,
+                position_embeddings=rotary[index],
+                rows=rows,
+                store=cache,
+            )
+            if index in self._taps:
+                features.append((index, hidden[0]))
+        by_layer = dict(features)
+        tapped = [by_layer[tap] for tap in self._taps]
+        joined = torch.cat(tapped, dim=1) if tapped else hidden.new_empty(rows.count, 0)
+        return Forward(hidden=self._norm(hidden)[0], features=joined)
+
+    def commit(self, cache: TargetCache, rows: Sequence[int]) -> None:
+        """Keep rows of the last pass: row 0 first, each the child of the one before it."""
+        with torch.inference_mode():
+            cache.commit(rows)
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[n, V] in the model's dtype, with the target's own logit transforms."""
+        return self._transform(self.head(hidden))
+
+    lm_head = logits
+
+    @torch.inference_mode()
+    def logits_fp32(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[n, V] with the head computed in float32 from the same weights."""
+        weight = self.head.weight
+        chunk = 8192
+        rows = hidden.float()
+        parts = [
+            F.linear(rows, weight[start : start + chunk].float())
+            for start in range(0, len(weight), chunk)
+        ]
+        return self._transform(torch.cat(parts, dim=1))
+
+    def _transform(self, logits: torch.Tensor) -> torch.Tensor:
+        if self._softcap is None:
+            return logits
+        return torch.tanh(logits / self._softcap) * self._softcap
+
+    def _rows(self, cache: TargetCache, tokens: torch.Tensor, tree: DraftTree | None) -> Rows:
+        count = len(tokens)
+        rows = Rows.build(
+            cache.length,
+            count,
+            tree,
+            groups=self.layout.groups,
+            dtype=self.dtype,
+            device=self.device,
+        )
+        deepest = count - 1 if tree is None else int(tree.depth.max())
+        if cache.length + deepest >= self.max_positions:
+            raise RequestError(
+                f"reaches position {cache.length + deepest} of a model with {self.max_positions}",
+                where="prompt",
+                fix="shorten the prompt or the output limit",
+            )
+        cache.begin(rows)
+        return rows
+
+
+def _eos(value: int | list[int] | None) -> frozenset[int]:
+    if value is None:
+        return frozenset()
+    return frozenset([value] if isinstance(value, int) else value)
+
+
+def _bytes(parameter: torch.Tensor) -> int:
+    return parameter.numel() * parameter.element_size()
