@@ -13,7 +13,7 @@ import torch
 
 from specengine.errors import RequestError
 from specengine.models.rows import Rows
-from specengine.verify.gated_delta import DeltaRows, replay
+from specengine.verify.gated_delta import PathRows, WholeChain
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class TargetCache:
         )
         self._state_index = {layer: i for i, layer in enumerate(delta.layers)}
         self._pending: Rows | None = None
-        self._pending_delta: dict[int, DeltaRows] = {}
+        self._pending_delta: dict[int, PathRows | WholeChain] = {}
 
     def reset(self) -> None:
         """Forget everything committed; the buffers stay allocated."""
@@ -137,7 +137,7 @@ class TargetCache:
         index = self._state_index[layer]
         return self.conv[index], self.recurrent[index]
 
-    def keep(self, layer: int, rows: DeltaRows) -> None:
+    def keep(self, layer: int, rows: PathRows | WholeChain) -> None:
         """Remember the rows of one recurrent layer until they are committed or dropped."""
         self._pending_delta[layer] = rows
 
@@ -152,7 +152,7 @@ class TargetCache:
         """
         self._check_path(rows)
         states = {
-            layer: replay(*self.state(layer), pending, rows)
+            layer: pending.after(*self.state(layer), rows)
             for layer, pending in self._pending_delta.items()
         }
         self._compact(rows)

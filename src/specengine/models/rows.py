@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from specengine.trees.draft_tree import DraftTree
+from specengine.verify.gated_delta import Level, levels
 from specengine.verify.tree_attention import visible_keys
-
 
 FOLD_ROWS = 256
 """Up to this many rows, repeating the mask per query head costs less than repeating the keys."""
@@ -54,6 +54,7 @@ class Rows:
     ancestors: torch.Tensor | None
     dtype: torch.dtype
     views: dict[int | None, KeyView] = field(default_factory=dict)
+    by_depth: list[Level] | None = None
 
     @classmethod
     def build(
@@ -85,6 +86,13 @@ class Rows:
     def positions(self) -> torch.Tensor:
         """int64 [1, n], absolute positions for the rotary embedding."""
         return (self.depth + self.length)[None]
+
+    def levels(self) -> list[Level]:
+        """Rows by depth, for layers that recur along root paths."""
+        if self.by_depth is None:
+            parent = range(-1, self.count - 1) if self.parent is None else self.parent
+            self.by_depth = levels(parent, self.depth.device)
+        return self.by_depth
 
     def visible(self, window: int | None, first: int) -> torch.Tensor:
         """bool [n, length - first + n], see `visible_keys`."""

@@ -16,6 +16,7 @@ from specengine.decoding.options import EngineOptions
 from specengine.errors import OptionError, RequestError
 from specengine.models.attention import ATTENTION_NAME, register_attention
 from specengine.models.cache import TargetCache
+from specengine.models.delta import GatedDelta
 from specengine.models.families import Layout, layout_of
 from specengine.models.rows import Rows
 from specengine.trees.draft_tree import DraftTree
@@ -62,6 +63,7 @@ class Target:
         self.options = options or EngineOptions()
         self.model = model.eval().requires_grad_(False)
         model.config._attn_implementation = ATTENTION_NAME
+        _swap_recurrent_layers(model)
         self.embed_tokens = model.model.embed_tokens
         self.head = model.lm_head
         self.dtype = self.embed_tokens.weight.dtype
@@ -194,6 +196,12 @@ class Target:
             )
         cache.begin(rows)
         return rows
+
+
+def _swap_recurrent_layers(model: nn.Module) -> None:
+    for layer in model.model.layers:
+        if hasattr(layer, "linear_attn"):
+            layer.linear_attn = GatedDelta(layer.linear_attn)
 
 
 def _eos(value: int | list[int] | None) -> frozenset[int]:
