@@ -1,5 +1,9 @@
-"""Tiny random models of every supported family, float32, for tests."""
+"""Tiny random models of every supported family, float32, and random draft trees, for tests."""
 
+from collections.abc import Callable
+
+import numpy as np
+import pytest
 import torch
 from transformers import (
     Gemma3ForCausalLM,
@@ -14,6 +18,8 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+
+from specengine.trees.draft_tree import DraftTree
 
 VOCAB = 61
 WINDOW = 8
@@ -101,3 +107,42 @@ def build_model(family: str, seed: int = 0) -> PreTrainedModel:
             noise = torch.randn(parameter.shape, generator=generator)
             parameter.add_(noise * (0.3 if parameter.ndim == 1 else 0.08))
     return model
+
+
+def random_tree(
+    generator: np.random.Generator, anchor: int, nodes: int, chainy: float
+) -> DraftTree:
+    """A tree whose nodes follow the newest one with probability `chainy`, else any earlier one."""
+    parent = [-1]
+    for node in range(1, nodes):
+        follow = generator.random() < chainy
+        parent.append(node - 1 if follow else int(generator.integers(0, node)))
+    depth = [0] * nodes
+    for node in range(1, nodes):
+        depth[node] = depth[parent[node]] + 1
+    tokens = generator.integers(3, VOCAB, nodes)
+    tokens[0] = anchor
+    return DraftTree(
+        tokens.astype(np.int64),
+        np.array(parent, dtype=np.int32),
+        np.array(depth, dtype=np.int32),
+        np.zeros(nodes, dtype=np.float32),
+    )
+
+
+@pytest.fixture(params=sorted(BUILDERS))
+def family(request: pytest.FixtureRequest) -> str:
+    """Every supported family in turn."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def tiny_model() -> Callable[..., PreTrainedModel]:
+    """`tiny_model(family, seed=0)`: a fresh random model (61 tokens, hidden 64, window 8)."""
+    return build_model
+
+
+@pytest.fixture(scope="session")
+def tree_maker() -> Callable[..., DraftTree]:
+    """`tree_maker(generator, anchor, nodes, chainy)`: a random draft tree."""
+    return random_tree
