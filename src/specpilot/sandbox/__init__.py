@@ -1,0 +1,1 @@
+"""Keeps servers under test and agents away from the judge: namespaces, guards, probes."""

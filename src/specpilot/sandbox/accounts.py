@@ -1,0 +1,43 @@
+"""Accounts of level `strict`: servers and agents run under uids of their own."""
+
+import os
+import pwd
+from dataclasses import dataclass
+
+from specpilot.core.errors import Refused
+from specpilot.sandbox.policy import Role
+
+ACCOUNT_NAMES = {Role.SERVER: "specpilot-server", Role.AGENT: "specpilot-agent"}
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A user of the machine."""
+
+    name: str
+    uid: int
+    gid: int
+
+
+def account_of(role: Role) -> Account:
+    """The account that a role runs under at level `strict`.
+
+    Raises:
+        Refused: this process may not change its uid, or the account does not exist.
+    """
+    if os.geteuid() != 0:
+        raise Refused(
+            "only root can start processes under another uid",
+            where="isolation strict",
+            fix="start the controller as root, or use isolation = 'namespaces'",
+        )
+    name = ACCOUNT_NAMES[role]
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError as error:
+        raise Refused(
+            f"the account {name} does not exist",
+            where="isolation strict",
+            fix=f"create it with `useradd --system {name}`, or use isolation = 'namespaces'",
+        ) from error
+    return Account(name=name, uid=entry.pw_uid, gid=entry.pw_gid)

@@ -1,0 +1,144 @@
+"""What a server under test or an agent may see and touch, as one bubblewrap command line.
+
+Pure: nothing is started here. A confined process gets its own user, process, IPC, host-name and
+(unless asked otherwise) network namespace, an empty environment, private /tmp and /dev/shm, and the
+paths named in its policy. Everything else of the file system is absent, so the journal, the records
+and the sealed requests are hidden by not being bound; a bind that would bring one of them in is
+refused.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from specpilot.core.errors import Refused, SpecPilotError
+
+SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
+SYSTEM_FILES = (
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/alternatives",
+    "/etc/localtime",
+    "/etc/OpenCL",
+    "/etc/vulkan",
+)
+NETWORK_FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl", "/etc/pki")
+HOME = "/tmp/home"
+"""Home of a confined process, on its private /tmp."""
+
+
+class Role(StrEnum):
+    """Who is confined."""
+
+    SERVER = "server"
+    AGENT = "agent"
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A path of the host and where it appears inside; the same path when `target` is None."""
+
+    source: Path
+    target: Path | None = None
+
+    @property
+    def inside(self) -> Path:
+        """The path that the confined process uses."""
+        return self.source if self.target is None else self.target
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Everything one process may see.
+
+    Attributes:
+        read_only: paths that may be read.
+        writable: paths that may be written; for a server only its socket folder.
+        device_nodes: nodes under /dev, such as those of one leased GPU.
+        environment: the whole environment.
+        working_folder: where the process starts, as seen inside.
+        network: share the host's network; only an agent that must reach a model provider.
+        shm_bytes: size of /dev/shm.
+        hidden: paths that no bind may expose, such as the journal.
+    """
+
+    role: Role
+    read_only: tuple[Bind, ...]
+    writable: tuple[Bind, ...]
+    environment: Mapping[str, str]
+    working_folder: Path
+    device_nodes: tuple[Path, ...] = ()
+    network: bool = False
+    shm_bytes: int = 4 << 30
+    hidden: tuple[Path, ...] = field(default=())
+
+
+def check_policy(policy: Policy) -> None:
+    """Refuse a policy that exposes a hidden path or names one that does not exist.
+
+    Raises:
+        Refused: a bind would show a hidden path, or a server asks for a network.
+        SpecPilotError: a path is missing.
+    """
+    if policy.network and policy.role is Role.SERVER:
+        raise Refused(
+            "a server under test never gets a network",
+            where="sandbox policy",
+            fix="leave `network` off",
+        )
+    hidden = [path.resolve() for path in policy.hidden]
+    for bind in (*policy.read_only, *policy.writable):
+        if not bind.source.exists():
+            raise _missing(bind.source)
+        source = bind.source.resolve()
+        for secret in hidden:
+            if secret == source or source in secret.parents or secret in source.parents:
+                raise Refused(
+                    f"binding {bind.source} would show {secret}",
+                    where="sandbox policy",
+                    fix="keep what a confined process needs apart from the run's own files",
+                )
+    for node in policy.device_nodes:
+        if not node.exists():
+            raise _missing(node)
+
+
+def bwrap_arguments(
+    policy: Policy, command: Sequence[str], *, program: str = "bwrap"
+) -> tuple[str, ...]:
+    """The command line that runs `command` under a policy (check it first)."""
+    arguments = [program, "--die-with-parent", "--clearenv", "--cap-drop", "ALL"]
+    for kind in ("user", "pid", "ipc", "uts"):
+        arguments.append(f"--unshare-{kind}")
+    if not policy.network:
+        arguments.append("--unshare-net")
+    arguments += ["--hostname", "specpilot", "--proc", "/proc", "--dev", "/dev"]
+    arguments += ["--size", str(policy.shm_bytes), "--tmpfs", "/dev/shm", "--tmpfs", "/tmp"]
+    arguments += ["--dir", HOME]
+    files = SYSTEM_FILES + (NETWORK_FILES if policy.network else ())
+    for path in (*SYSTEM_FOLDERS, *files):
+        # A host need not have each of them.
+        arguments += ["--ro-bind-try", path, path]
+    for node in policy.device_nodes:
+        arguments += ["--dev-bind", str(node), str(node)]
+    for option, binds in (("--ro-bind", policy.read_only), ("--bind", policy.writable)):
+        # Outer folders first: a later bind covers what an earlier one put at the same place.
+        for bind in sorted(binds, key=lambda entry: len(entry.inside.parts)):
+            arguments += [option, str(bind.source), str(bind.inside)]
+    for name, value in sorted(policy.environment.items()):
+        arguments += ["--setenv", name, value]
+    return (*arguments, "--chdir", str(policy.working_folder), "--", *command)
+
+
+def interpreter_binds() -> tuple[Bind, ...]:
+    """This Python: its environment, and the installation that it was made from."""
+    prefixes = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.base_prefix).resolve()}
+    outside = [path for path in sorted(prefixes) if not path.is_relative_to("/usr")]
+    return tuple(Bind(path) for path in outside)
+
+
+def _missing(path: Path) -> SpecPilotError:
+    return SpecPilotError("does not exist", where=str(path), fix="check the path in the deployment")
