@@ -1,0 +1,233 @@
+"""The run's git repository: every system is a commit, and equal edits are the same commit.
+
+Agents work in clones of their own, so that nothing they do reaches this repository's references,
+hooks or configuration. What they committed is fetched, reduced to one commit with fixed author and
+dates, checked path by path, moved onto the current best, and exported byte by byte to a folder
+whose hash is computed again before anything starts from it.
+"""
+
+import os
+import shutil
+import stat
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+from specpilot.controller.git import git, output
+from specpilot.controller.trees import Entry, check_changes, parse_entries, tree_hash_of_folder
+from specpilot.core.errors import Refused, SpecPilotError
+from specpilot.core.system import Checkout, OptionValue, System
+
+OPTIONS_FILE = "system.toml"
+_SCALARS = (bool, int, float, str)
+
+
+class RebaseConflict(SpecPilotError):
+    """A change does not apply to the current best."""
+
+
+class SystemRepository:
+    """Commits, clones and exports of one run folder."""
+
+    def __init__(self, run_folder: Path) -> None:
+        self.folder = run_folder / "repo"
+        self._worktrees = run_folder / "worktrees"
+        self._exports = run_folder / "exports"
+
+    def commit_stock(self, files: Mapping[str, bytes]) -> System:
+        """Make the repository and its first commit; harmless when it is there already."""
+        if not (self.folder / "HEAD").is_file():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            git(self.folder, "init", "--quiet", "--bare", "--initial-branch=best", ".")
+            git(self.folder, "config", "fetch.fsckObjects", "true")
+        listing = b"".join(
+            b"100644 blob %s\t%s\0" % (self._blob(files[path]), path.encode())
+            for path in sorted(files)
+        )
+        index = {"GIT_INDEX_FILE": str(self.folder / "stock.index")}
+        git(self.folder, "read-tree", "--empty", environment=index)
+        git(self.folder, "update-index", "-z", "--index-info", stdin=listing, environment=index)
+        tree = git(self.folder, "write-tree", environment=index).stdout.decode().strip()
+        commit = self._commit(tree, parent=None)
+        self.name("stock", commit)
+        return self.system(commit)
+
+    def system(self, commit: str) -> System:
+        """The system that a commit holds.
+
+        Raises:
+            Refused: `system.toml` is missing, not TOML, or holds something else than scalars.
+        """
+        tree = output(self.folder, "rev-parse", "--verify", f"{commit}^{{tree}}")
+        found = git(self.folder, "cat-file", "blob", f"{tree}:{OPTIONS_FILE}", allowed=(0, 128))
+        where = f"{OPTIONS_FILE} of {commit[:12]}"
+        if found.returncode != 0:
+            raise Refused("is missing", where=where, fix="keep the options file in the tree")
+        return System(commit=commit, tree_hash=tree, options=_parse_options(found.stdout, where))
+
+    def name(self, branch: str, commit: str) -> None:
+        """Keep a commit under a branch, so that a reader finds it."""
+        git(self.folder, "update-ref", f"refs/heads/{branch}", commit)
+
+    def open_worktree(self, direction: str, base: str) -> Path:
+        """A fresh clone at `base`; the commits of an earlier one are kept under `kept/`."""
+        path = self._worktrees / direction
+        if path.exists():
+            if (path / ".git").is_dir():
+                self._keep(direction, path)
+            _remove(path)
+        self._worktrees.mkdir(parents=True, exist_ok=True)
+        self.name(f"base/{direction}", base)
+        arguments = ("--quiet", "--no-hardlinks", "--no-tags", "--single-branch")
+        branch = f"base/{direction}"
+        git(self._worktrees, "clone", *arguments, "--branch", branch, str(self.folder), str(path))
+        git(path, "switch", "--quiet", "--create", "work")
+        git(path, "remote", "remove", "origin")
+        git(path, "config", "user.name", "SpecPilot agent")
+        git(path, "config", "user.email", "agent@localhost")
+        return path
+
+    def collect(self, direction: str, base: str) -> System:
+        """The direction's committed tree as one deterministic commit on its base, checked.
+
+        Raises:
+            Refused: nothing was committed, or a path or file type is not allowed.
+        """
+        path = self._worktrees / direction
+        head = self._fetch(path)
+        tree = output(self.folder, "rev-parse", "--verify", f"{head}^{{tree}}")
+        self._check_diff(base, tree, direction)
+        commit = self._commit(tree, parent=base)
+        self.name(f"directions/{direction}", commit)
+        return self.system(commit)
+
+    def rebase(self, change: str, onto: str) -> System:
+        """A one-commit change moved onto another commit.
+
+        Raises:
+            RebaseConflict: both edit the same lines.
+        """
+        parent = output(self.folder, "rev-parse", "--verify", f"{change}^")
+        if parent == onto:
+            return self.system(change)
+        merged = git(
+            self.folder, "merge-tree", "--write-tree", "-z", "--name-only", onto, change,
+            allowed=(0, 1),
+        )  # fmt: skip
+        fields = merged.stdout.decode().split("\0")
+        if merged.returncode == 1:
+            raise RebaseConflict(
+                f"conflicts with the current best in {fields[1]}",
+                where=f"commit {change[:12]}",
+                fix="start from the current best and make the change again",
+            )
+        return self.system(self._commit(fields[0].strip(), parent=onto))
+
+    def changed_paths(self, before: str, after: str) -> tuple[str, ...]:
+        """Paths that differ between two commits or trees."""
+        raw = git(self.folder, "diff-tree", "-r", "-z", "--name-only", before, after).stdout
+        return tuple(sorted(part for part in raw.decode().split("\0") if part))
+
+    def patch(self, before: str, after: str) -> bytes:
+        """Binary-safe patch between two commits."""
+        arguments = ("--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv")
+        return git(self.folder, "diff-tree", "-p", *arguments, before, after).stdout
+
+    def apply_patches(self, base: str, patches: tuple[bytes, ...]) -> str:
+        """Tree hash after applying patches to a commit, in an index of their own."""
+        index_path = self.folder / "apply.index"
+        index = {"GIT_INDEX_FILE": str(index_path)}
+        git(self.folder, "read-tree", base, environment=index)
+        for patch in patches:
+            git(self.folder, "apply", "--cached", "-", stdin=patch, environment=index)
+        return git(self.folder, "write-tree", environment=index).stdout.decode().strip()
+
+    def export(self, system: System, *, autoregressive: bool = False) -> Checkout:
+        """A read-only folder with exactly the system's files; verified on every call.
+
+        Raises:
+            Refused: the folder on the disk is not the system's tree.
+        """
+        path = self._exports / system.tree_hash
+        if not path.exists():
+            self._write_export(system.tree_hash, path)
+        found = tree_hash_of_folder(path)
+        if found != system.tree_hash:
+            raise Refused(
+                f"holds tree {found[:12]} instead of {system.tree_hash[:12]}",
+                where=str(path),
+                fix="delete the folder; it is written again",
+            )
+        return Checkout(system=system, path=path, autoregressive=autoregressive)
+
+    def _write_export(self, tree: str, path: Path) -> None:
+        partial = path.with_name(f"{tree}.partial")
+        if partial.exists():
+            _remove(partial)
+        for entry in self._entries(tree):
+            file = partial / entry.path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(git(self.folder, "cat-file", "blob", entry.blob).stdout)
+            file.chmod(0o555 if entry.mode == "100755" else 0o444)
+        for folder in [*(item for item in partial.rglob("*") if item.is_dir()), partial]:
+            folder.chmod(0o555)
+        partial.rename(path)
+
+    def _entries(self, tree: str) -> tuple[Entry, ...]:
+        return parse_entries(git(self.folder, "ls-tree", "-r", "-z", tree).stdout)
+
+    def _check_diff(self, base: str, tree: str, direction: str) -> None:
+        before = {entry.path: entry for entry in self._entries(base)}
+        after = {entry.path: entry for entry in self._entries(tree)}
+        if before == after:
+            raise Refused(
+                "no change is committed",
+                where=f"worktree of {direction}",
+                fix="commit the edit before asking for a measurement",
+            )
+        check_changes(before, after)
+
+    def _fetch(self, worktree: Path) -> str:
+        source = worktree / ".git"
+        if source.is_symlink() or not source.is_dir():
+            raise Refused(
+                "is not the repository it was made with",
+                where=str(source),
+                fix="leave the worktree's .git folder alone",
+            )
+        arguments = ("--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head")
+        head = output(worktree, "rev-parse", "--verify", "HEAD")
+        git(self.folder, "fetch", *arguments, str(source), f"HEAD:refs/fetched/{head}")
+        return output(self.folder, "rev-parse", "--verify", f"refs/fetched/{head}")
+
+    def _keep(self, direction: str, worktree: Path) -> None:
+        head = self._fetch(worktree)
+        self.name(f"kept/{direction}/{head[:12]}", head)
+
+    def _blob(self, data: bytes) -> bytes:
+        return git(self.folder, "hash-object", "-w", "--stdin", stdin=data).stdout.strip()
+
+    def _commit(self, tree: str, parent: str | None) -> str:
+        parents = () if parent is None else ("-p", parent)
+        return output(self.folder, "commit-tree", *parents, "-m", f"System {tree[:12]}", tree)
+
+
+def _parse_options(raw: bytes, where: str) -> dict[str, OptionValue]:
+    try:
+        table = tomllib.loads(raw.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Refused(
+            f"is not valid TOML ({error})", where=where, fix="correct the line named"
+        ) from error
+    for key, value in table.items():
+        if not isinstance(value, _SCALARS):
+            raise Refused(
+                f"option '{key}' is not a scalar", where=where, fix="use one value per option"
+            )
+    return table
+
+
+def _remove(path: Path) -> None:
+    for folder, _, _ in os.walk(path):
+        Path(folder).chmod(stat.S_IRWXU)
+    shutil.rmtree(path)
