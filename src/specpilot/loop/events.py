@@ -139,8 +139,6 @@ class DirectionClosed(Record):
     detail: str
     headroom: Finite | None = None
     """Best headroom seen, as a gain minus 1."""
-    retry: bool = False
-    """The best changed since; integration may stack its submitted commit."""
 
 
 class LeaseTaken(Record):
@@ -153,7 +151,7 @@ class LeaseTaken(Record):
 
 
 class LeaseReleased(Record):
-    """The device was verified free again."""
+    """The device was verified free again, or its holder died with the controller."""
 
     kind: Literal["lease_released"] = "lease_released"
     device: str
@@ -233,6 +231,8 @@ class AttemptJudged(Record):
     attempt: PositiveInt
     system: System
     baseline: System
+    submitted: bool
+    """Whether promotion was asked for; `time` only wants to know."""
     verdict: Verdict
     forcing: ForcingFacts | None = None
     speed: SpeedFacts | None = None
