@@ -3,8 +3,8 @@
     lower 95% bound of the gain > 1 + 1% + 2 x noise, or 1 + 3% where outputs diverge
 
 Before the rule comes what makes a run worthless (`void`) and what makes a system unacceptable
-(`not_promoted`). A run that neither passes the rule nor excludes it is `undecided` when its interval
-is so wide that a gain of twice the threshold would be missed more often than not.
+(`not_promoted`). A run that neither passes the rule nor excludes it is `undecided` when its
+interval is so wide that a gain of twice the threshold would be missed more often than not.
 """
 
 import math

@@ -1,0 +1,167 @@
+"""Servers under test: started fresh, warmed up, flushed, played, and gone at the end.
+
+A server is warmed up on a prompt of its own and flushed before anything counts, and the flush is
+verified. A failed request is an outcome; an impossible answer is an error.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from specpilot.core.errors import EngineFailure
+from specpilot.core.measurement import Isolation, Provenance
+from specpilot.core.record import content_hash
+from specpilot.core.requests import FinishReason, Request, RequestOutcome
+from specpilot.core.system import Checkout
+from specpilot.engines.base import EngineAdapter, RunningEngine
+
+CLIENT_VERSION = "specpilot-client/1"
+_BLOCK_REQUESTS = 5
+_WARM_UP_TOKENS = 16
+
+
+class Tampered(EngineFailure):
+    """A server answered what no honest server can answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """Where and how runs are played.
+
+    Attributes:
+        devices: leased devices; one alternates, two are swapped.
+        concurrency: requests in flight, one entry per batch size.
+        threads: CPU threads of one server; None leaves it to the engine.
+    """
+
+    adapter: EngineAdapter
+    devices: tuple[str, ...]
+    isolation: Isolation
+    concurrency: tuple[int, ...] = (1,)
+    threads: int | None = None
+
+
+@asynccontextmanager
+async def serving(
+    arena: Arena, checkout: Checkout, requests: Sequence[Request]
+) -> AsyncIterator[RunningEngine]:
+    """One warm, flushed server; gone when the block is left, however it is left."""
+    server = await ready(arena, checkout, arena.devices[0], requests)
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+async def play_once(server: RunningEngine, request: Request) -> RequestOutcome:
+    """One outcome, checked for what no honest server can answer."""
+    outcome = await server.generate(request)
+    check_outcome(request, outcome)
+    return outcome
+
+
+def check_outcome(request: Request, outcome: RequestOutcome) -> None:
+    """Refuse impossible answers.
+
+    Raises:
+        Tampered: another request's id, no token, more tokens than allowed, or an end at the limit
+            before the limit. An early stop token is possible; the scorer judges it.
+    """
+    if (outcome.request_id, outcome.benchmark) != (request.id, request.benchmark):
+        raise _tampered(request, f"was answered as {outcome.request_id}")
+    if outcome.finish_reason is FinishReason.FAILED:
+        return
+    count = len(outcome.output_token_ids)
+    if not 1 <= count <= request.max_new_tokens:
+        raise _tampered(request, f"got {count} tokens of {request.max_new_tokens}")
+    if outcome.finish_reason is FinishReason.LENGTH and count < request.max_new_tokens:
+        raise _tampered(request, f"ended at the limit after {count} of {request.max_new_tokens}")
+    if outcome.seconds <= 0:
+        raise _tampered(request, "took no time")
+
+
+async def ready(
+    arena: Arena, checkout: Checkout, device: str, requests: Sequence[Request]
+) -> RunningEngine:
+    server = await arena.adapter.launch(checkout, device, threads=arena.threads)
+    try:
+        first = requests[0]
+        # A prompt that no measured request has, so that warming up fills no useful cache.
+        warm = first.model_copy(
+            update={
+                "id": "warm-up/0",
+                "prompt_token_ids": first.prompt_token_ids[::-1],
+                "max_new_tokens": min(_WARM_UP_TOKENS, first.max_new_tokens),
+            }
+        )
+        await server.generate(warm)
+        await verified_flush(server)
+    except BaseException:
+        await server.stop()
+        raise
+    return server
+
+
+async def verified_flush(server: RunningEngine) -> None:
+    await server.flush()
+    after = await server.counters()
+    if after.steps or after.emitted_tokens:
+        raise EngineFailure(
+            f"still counts {after.emitted_tokens} tokens after a flush",
+            where="server under test",
+            fix="flush must empty caches and counters",
+        )
+
+
+async def play(
+    arena: Arena, server: RunningEngine, block: Sequence[Request]
+) -> list[RequestOutcome]:
+    """Closed loop at every batch size; the batch size is part of the benchmark's name."""
+    outcomes = []
+    for size in arena.concurrency:
+        slots = asyncio.Semaphore(size)
+
+        async def one(request: Request, slots: asyncio.Semaphore = slots) -> RequestOutcome:
+            async with slots:
+                return await play_once(server, request)
+
+        played = await asyncio.gather(*(one(request) for request in block))
+        if len(arena.concurrency) > 1:
+            played = [_labelled(outcome, size) for outcome in played]
+        outcomes.extend(played)
+    return outcomes
+
+
+def _labelled(outcome: RequestOutcome, size: int) -> RequestOutcome:
+    return outcome.model_copy(update={"benchmark": f"{outcome.benchmark}@{size}"})
+
+
+def blocks(order: Sequence[Request]) -> list[Sequence[Request]]:
+    return [order[i : i + _BLOCK_REQUESTS] for i in range(0, len(order), _BLOCK_REQUESTS)]
+
+
+async def provenance(arena: Arena, requests: Sequence[Request]) -> Provenance:
+    identity = await arena.adapter.identity()
+    states = [await arena.adapter.device_state(device) for device in arena.devices]
+    return Provenance(
+        model_hash=identity.model_hash,
+        drafter_hash=identity.drafter_hash,
+        tokenizer_hash=identity.tokenizer_hash,
+        request_set_hash=request_set_hash(requests),
+        devices=tuple(states),
+        isolation=arena.isolation,
+        cache_policy="warmed up on another prompt, flushed and verified before each pass",
+        client_version=CLIENT_VERSION,
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def request_set_hash(requests: Sequence[Request]) -> str:
+    """Hash of a set of requests, whatever their order."""
+    return content_hash([item.to_json() for item in sorted(requests, key=lambda r: r.id)])
+
+
+def _tampered(request: Request, what: str) -> Tampered:
+    return Tampered(what, where=f"request {request.id}", fix="the server under test is refused")
