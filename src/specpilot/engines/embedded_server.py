@@ -1,0 +1,185 @@
+"""One server of the embedded engine: readiness, identity, warm-up, calls with causes, the end."""
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from specpilot.core.errors import EngineFailure
+from specpilot.core.measurement import Counters, Profile, TokenScore
+from specpilot.core.requests import FinishReason, Request, RequestOutcome
+from specpilot.core.system import Checkout
+from specpilot.engines.base import Recording
+from specpilot.engines.client import EngineClient, Vocabulary
+from specpilot.sandbox.process import ConfinedProcess, last_line
+
+Answer = TypeVar("Answer")
+
+WARM_UP_PROMPT = 48
+WARM_UP_TOKENS = 32
+"""Tokens read and emitted before the first measurement: every shape of a step has run by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchFolders:
+    """Where one server's files lie on the host.
+
+    Attributes:
+        scratch: private folder, removed when the server ends; holds the socket folder.
+        log: standard output and error, kept.
+    """
+
+    scratch: Path
+    log: Path
+
+    @property
+    def sockets(self) -> Path:
+        """The only folder that the server may write to."""
+        return self.scratch / "socket"
+
+
+class EmbeddedServer:
+    """One running server. Calls may overlap, except `stop`."""
+
+    def __init__(
+        self, process: ConfinedProcess, client: EngineClient, folders: LaunchFolders
+    ) -> None:
+        self._process = process
+        self._client = client
+        self._folders = folders
+
+    @property
+    def log(self) -> Path:
+        """The server's output, kept after it ends."""
+        return self._folders.log
+
+    async def ready(self, deadline_seconds: float) -> dict[str, Any]:
+        """Wait for the server's health answer.
+
+        Raises:
+            EngineFailure: it ended, or the deadline passed.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + deadline_seconds
+        while True:
+            if self._process.return_code is not None:
+                raise self._ended("before it was ready")
+            try:
+                health = await self._client.call("GET", "/health")
+            except EngineFailure as failure:
+                if loop.time() > deadline:
+                    raise EngineFailure(
+                        f"was not ready within {deadline_seconds:.0f} s "
+                        f"(last line: {last_line(self.log) or 'none'})",
+                        where=str(self.log),
+                        fix="read the log, or raise the deadline",
+                    ) from failure
+                await asyncio.sleep(0.05)
+            else:
+                return health
+
+    async def warm_up(self, vocabulary: Vocabulary) -> None:
+        """Run every shape of a step, then empty all state.
+
+        Raises:
+            EngineFailure: the warm-up's request failed, or the flush was not confirmed.
+        """
+        prompt = tuple(index % vocabulary.size for index in range(1, WARM_UP_PROMPT + 1))
+        request = Request(
+            id="warm-up/0",
+            benchmark="warm-up",
+            prompt_token_ids=prompt,
+            max_new_tokens=WARM_UP_TOKENS,
+        )
+        outcome = await self._explained(self._client.generate(request, ignore_eos=True))
+        if outcome.finish_reason is FinishReason.FAILED:
+            raise EngineFailure(
+                f"the warm-up failed ({outcome.error})", where=str(self.log), fix="read the log"
+            )
+        await self.flush()
+
+    async def generate(self, request: Request) -> RequestOutcome:
+        """Play one request, greedily."""
+        return await self._explained(self._client.generate(request))
+
+    async def score(
+        self, prompt: Sequence[int], output: Sequence[int], prefill_length: int | None = None
+    ) -> tuple[TokenScore, ...]:
+        """Teacher-force `output` after `prompt`."""
+        return await self._explained(self._client.score(prompt, output, prefill_length))
+
+    async def record(self, request: Request, positions: int) -> Recording:
+        """Greedy output of a request with a lattice per output position."""
+        return await self._explained(self._client.record(request, positions))
+
+    async def profile(self, request: Request) -> Profile:
+        """Seconds per step by kernel class."""
+        return await self._explained(self._client.profile(request))
+
+    async def counters(self) -> Counters:
+        """The server's own counts since the last flush."""
+        return await self._explained(self._client.counters())
+
+    async def flush(self) -> None:
+        """Empty caches and counters, verified."""
+        await self._explained(self._client.flush())
+
+    async def stop(self) -> None:
+        """End the whole process group and verify that it is gone; harmless when repeated."""
+        await self._client.close()
+        try:
+            await self._process.stop()
+        finally:
+            shutil.rmtree(self._folders.scratch, ignore_errors=True)
+
+    async def _explained(self, call: Awaitable[Answer]) -> Answer:
+        try:
+            return await call
+        except EngineFailure as failure:
+            # A connection ends a moment before its process does.
+            for _ in range(20):
+                if self._process.return_code is not None:
+                    raise self._ended(f"during {failure.where}") from failure
+                await asyncio.sleep(0.01)
+            raise
+
+    def _ended(self, when: str) -> EngineFailure:
+        line = last_line(self.log) or "it left no message"
+        return EngineFailure(
+            f"the server ended with code {self._process.return_code} {when}: {line}",
+            where=str(self.log),
+            fix="read the log",
+        )
+
+
+def check_health(health: Mapping[str, Any], checkout: Checkout) -> None:
+    """Compare what a server says of itself with what it was started from.
+
+    Raises:
+        EngineFailure: another tree, package folder, arm or options.
+    """
+    package = Path(str(health.get("package", ""))).resolve()
+    facts = {
+        "tree hash": (health.get("tree_hash"), checkout.system.tree_hash),
+        "arm": (health.get("autoregressive"), checkout.autoregressive),
+        "status": (health.get("status"), "ready"),
+    }
+    options = health.get("options")
+    for name, value in checkout.system.options.items():
+        served = options.get(name) if isinstance(options, dict) else None
+        facts[f"option {name}"] = (served, value)
+    for fact, (served, asked) in facts.items():
+        if served != asked or type(served) is not type(asked):
+            raise EngineFailure(
+                f"serves {fact} {served!r}, asked for {asked!r}",
+                where="/health",
+                fix="start it from the checkout that the controller exported",
+            )
+    if not package.is_relative_to(checkout.path.resolve()):
+        raise EngineFailure(
+            f"runs the package {package}, outside its checkout",
+            where="/health",
+            fix="remove the other package from the server's path",
+        )
