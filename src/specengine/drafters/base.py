@@ -10,10 +10,9 @@ from specengine.lattice import Lattice
 class DrafterState(Protocol):
     """Per-request state: K/V of the committed context, never of rejected tokens."""
 
-    @property
-    def length(self) -> int:
-        """Number of context positions held; equals the target's committed length."""
-        ...
+    length: int
+    """Number of context positions held; equals the target's committed length. Setting it to 0
+    empties the state for the next request."""
 
 
 class Drafter(Protocol):

@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from pydantic import Field
+
 from specpilot.core.numbers import Count, Finite, NonNegative, Positive, PositiveInt, TokenId
 from specpilot.core.record import Record
 from specpilot.core.requests import RequestOutcome
@@ -30,6 +32,8 @@ class Counters(Record):
     """How often each mechanism ran."""
     seconds: dict[str, NonNegative]
     """Time by part of the step: prefill, draft, build, verify, commit."""
+    events: dict[str, Count] = Field(default_factory=dict)
+    """Warnings by kind; `never_accepted`: 50 drafted steps in a row had nothing accepted."""
 
     @property
     def tau(self) -> float:

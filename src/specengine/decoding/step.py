@@ -1,0 +1,69 @@
+"""One decoding step: draft -> build -> verify -> accept -> commit (paper sections 2.1 and 2.2)."""
+
+from collections.abc import Callable, Sequence
+
+from specengine.decoding.counters import EngineCounters
+from specengine.decoding.proposal import Proposer
+from specengine.decoding.slots import Slot
+from specengine.decoding.verification import Committer, Verified, Verifier
+from specengine.trees import DraftTree
+from specengine.verify.acceptance import Acceptance, accept_greedy
+
+Cut = Callable[[list[int]], int]
+"""How many of the accepted tokens are emitted: fewer than all when the request ends among them."""
+
+
+class Step:
+    """The step as a composition of its parts; AR is the one whose proposer drafts nothing."""
+
+    def __init__(
+        self,
+        proposer: Proposer,
+        verifier: Verifier,
+        committer: Committer,
+        counters: EngineCounters,
+        mechanisms: Sequence[str],
+    ) -> None:
+        self.proposer = proposer
+        self._verifier = verifier
+        self.committer = committer
+        self._counters = counters
+        self._mechanisms = mechanisms
+
+    def prefill(self, slot: Slot, prompt: Sequence[int]) -> int:
+        """Run the prompt and commit it; return the first output token."""
+        with self._counters.timed("prefill"):
+            verified = self._verifier.prefill(slot, prompt)
+            self.committer.commit(slot, range(len(prompt)), verified.features)
+        self._counters.requests += 1
+        self._counters.prompt_tokens += len(prompt)
+        return int(verified.argmax[0])
+
+    def run(self, slot: Slot, anchor: int, remaining: int, cut: Cut) -> list[int]:
+        """Emit 1 to `remaining` tokens after `anchor`, which is emitted but not yet in the cache.
+
+        The accepted rows are committed only when the request goes on after them.
+        """
+        tree = self.proposer.propose(slot, anchor, remaining - 1)
+        acceptance, verified = self.verify(slot, tree)
+        kept = cut(acceptance.tokens)
+        self._counters.count_step(rows=len(tree), emitted=kept)
+        if kept == len(acceptance.tokens) and kept < remaining:
+            self.commit(slot, acceptance.rows, verified)
+        return acceptance.tokens[:kept]
+
+    def verify(self, slot: Slot, tree: DraftTree) -> tuple[Acceptance, Verified]:
+        """Run the exact pass over a tree and accept along it."""
+        with self._counters.timed("verify"):
+            verified = self._verifier.verify(slot, tree)
+            acceptance = accept_greedy(tree, verified.argmax)
+        for mechanism in self._mechanisms:
+            self._counters.activations[mechanism] += 1
+        if len(tree) > 1:
+            self._counters.watch_acceptance(len(acceptance.tokens) - 1)
+        return acceptance, verified
+
+    def commit(self, slot: Slot, rows: Sequence[int], verified: Verified) -> None:
+        """Make accepted rows part of the context."""
+        with self._counters.timed("commit"):
+            self.committer.commit(slot, rows, verified.features)
