@@ -111,6 +111,8 @@ class CloseAnswer(Record):
     """The direction is closed."""
 
     closed: Literal[True] = True
+    reason: str
+    bound: Finite | None = None
 
 
 _ARGUMENTS: dict[Operation, type[Record]] = {

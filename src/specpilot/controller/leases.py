@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -14,15 +15,25 @@ class Leases:
     def __init__(self, devices: Sequence[str], emit: Callable[[Event], None]) -> None:
         self.devices = tuple(devices)
         self._emit = emit
-        self._queues = {device: asyncio.Lock() for device in sorted(devices)}
+        self._queues = {device: asyncio.Lock() for device in devices}
+        self._wanted: Counter[str] = Counter()
+
+    def pick(self, count: int) -> tuple[str, ...]:
+        """The `count` devices with the shortest queues, in the deployment's order."""
+        shortest = sorted(self.devices, key=lambda device: self._wanted[device])[:count]
+        return tuple(device for device in self.devices if device in shortest)
 
     @asynccontextmanager
     async def hold(self, devices: Sequence[str], holder: str, purpose: str) -> AsyncIterator[None]:
-        """Wait for all of `devices`; one fixed order, so that no two waiters block."""
-        async with AsyncExitStack() as stack:
-            for device in sorted(devices):
-                await stack.enter_async_context(self._one(device, holder, purpose))
-            yield
+        """Wait for all of `devices`; one fixed order, so that no two waiters block each other."""
+        self._wanted.update(devices)
+        try:
+            async with AsyncExitStack() as stack:
+                for device in sorted(devices):
+                    await stack.enter_async_context(self._one(device, holder, purpose))
+                yield
+        finally:
+            self._wanted.subtract(devices)
 
     @asynccontextmanager
     async def _one(self, device: str, holder: str, purpose: str) -> AsyncIterator[None]:

@@ -167,3 +167,22 @@ def _sum_counters(parts: Sequence[Counters]) -> Counters:
         activations={key: int(value) for key, value in total("activations").items()},
         seconds=total("seconds"),
     )
+
+
+def merge_runs(run_id: str, runs: Sequence[PairedRun]) -> PairedRun:
+    """Several paired runs of the same arms over the same requests as one with more passes."""
+
+    def merged(arms: Sequence[Measurement]) -> Measurement:
+        return arms[0].model_copy(
+            update={
+                "passes": tuple(outcomes for arm in arms for outcomes in arm.passes),
+                "counters": _sum_counters([arm.counters for arm in arms]),
+            }
+        )
+
+    return PairedRun(
+        id=run_id,
+        order=runs[0].order,
+        baseline=merged([run.baseline for run in runs]),
+        candidate=merged([run.candidate for run in runs]),
+    )

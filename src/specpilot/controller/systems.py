@@ -9,17 +9,20 @@ whose hash is computed again before anything starts from it.
 import os
 import shutil
 import stat
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
+from specpilot.agents.base import CatalogueOption
 from specpilot.controller.git import git, output
+from specpilot.controller.options_file import (
+    OPTIONS_FILE,
+    catalogue,
+    edit_options,
+    parse_options,
+)
 from specpilot.controller.trees import Entry, check_changes, parse_entries, tree_hash_of_folder
 from specpilot.core.errors import Refused, SpecPilotError
 from specpilot.core.system import Checkout, OptionValue, System
-
-OPTIONS_FILE = "system.toml"
-_SCALARS = (bool, int, float, str)
 
 
 class RebaseConflict(SpecPilotError):
@@ -59,11 +62,27 @@ class SystemRepository:
             Refused: `system.toml` is missing, not TOML, or holds something else than scalars.
         """
         tree = output(self.folder, "rev-parse", "--verify", f"{commit}^{{tree}}")
-        found = git(self.folder, "cat-file", "blob", f"{tree}:{OPTIONS_FILE}", allowed=(0, 128))
-        where = f"{OPTIONS_FILE} of {commit[:12]}"
-        if found.returncode != 0:
-            raise Refused("is missing", where=where, fix="keep the options file in the tree")
-        return System(commit=commit, tree_hash=tree, options=_parse_options(found.stdout, where))
+        raw = self._options_file(commit)
+        options = parse_options(raw, f"{OPTIONS_FILE} of {commit[:12]}")
+        return System(commit=commit, tree_hash=tree, options=options)
+
+    def catalogue(self, system: System) -> tuple[CatalogueOption, ...]:
+        """Every option of a system with its explanation."""
+        return catalogue(self._options_file(system.commit), OPTIONS_FILE)
+
+    def with_options(self, base: System, changes: Mapping[str, OptionValue]) -> System:
+        """The system with other option values, as a commit on top of it.
+
+        Raises:
+            Refused: an option that the system does not have.
+        """
+        edited = edit_options(self._options_file(base.commit), changes)
+        index = {"GIT_INDEX_FILE": str(self.folder / "options.index")}
+        line = b"100644 blob %s\t%s\0" % (self._blob(edited), OPTIONS_FILE.encode())
+        git(self.folder, "read-tree", base.commit, environment=index)
+        git(self.folder, "update-index", "-z", "--index-info", stdin=line, environment=index)
+        tree = git(self.folder, "write-tree", environment=index).stdout.decode().strip()
+        return self.system(self._commit(tree, parent=base.commit))
 
     def name(self, branch: str, commit: str) -> None:
         """Keep a commit under a branch, so that a reader finds it."""
@@ -204,27 +223,19 @@ class SystemRepository:
         head = self._fetch(worktree)
         self.name(f"kept/{direction}/{head[:12]}", head)
 
+    def _options_file(self, commit: str) -> bytes:
+        found = git(self.folder, "cat-file", "blob", f"{commit}:{OPTIONS_FILE}", allowed=(0, 128))
+        if found.returncode != 0:
+            where = f"{OPTIONS_FILE} of {commit[:12]}"
+            raise Refused("is missing", where=where, fix="keep the options file in the tree")
+        return found.stdout
+
     def _blob(self, data: bytes) -> bytes:
         return git(self.folder, "hash-object", "-w", "--stdin", stdin=data).stdout.strip()
 
     def _commit(self, tree: str, parent: str | None) -> str:
         parents = () if parent is None else ("-p", parent)
         return output(self.folder, "commit-tree", *parents, "-m", f"System {tree[:12]}", tree)
-
-
-def _parse_options(raw: bytes, where: str) -> dict[str, OptionValue]:
-    try:
-        table = tomllib.loads(raw.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Refused(
-            f"is not valid TOML ({error})", where=where, fix="correct the line named"
-        ) from error
-    for key, value in table.items():
-        if not isinstance(value, _SCALARS):
-            raise Refused(
-                f"option '{key}' is not a scalar", where=where, fix="use one value per option"
-            )
-    return table
 
 
 def _remove(path: Path) -> None:

@@ -6,7 +6,7 @@ is therefore planned again, and its own parts that were recorded are not repeate
 
 from dataclasses import dataclass
 
-from specpilot.core.verdict import VerdictKind
+from specpilot.core.verdict import Reason, VerdictKind
 from specpilot.loop.facts import DirectionKind, Outcome
 from specpilot.loop.state import Direction, Round, RunState
 
@@ -221,6 +221,8 @@ def _outcome(state: RunState) -> Outcome:
     finals = [item.final for item in state.rounds if item.final is not None]
     if state.budget is not None:
         return Outcome.BUDGET_SPENT
+    if finals and finals[-1].verdict.reason is Reason.ISOLATION_TOO_WEAK:
+        return Outcome.REFUSED
     if finals and finals[-1].verdict.kind is VerdictKind.VOID:
         return Outcome.VOID
     return Outcome.NOTHING_PROMOTED

@@ -121,7 +121,8 @@ class RunState:
 
     def unfinished_promotion(self) -> AttemptJudged | None:
         """A submitted attempt that was judged worth promotion, and a crash came in between."""
-        for item in self.directions.values():
+        waiting = (item for item in self.directions.values() if not (item.promoted or item.closed))
+        for item in waiting:
             for attempt in item.attempts.values():
                 judged = attempt.judged
                 if (

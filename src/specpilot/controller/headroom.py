@@ -1,0 +1,70 @@
+"""Headroom by the cheapest evidence: exact replay, or a short run on a few requests.
+
+Evidence for opening or closing a direction, never for promotion (paper section 3.2).
+"""
+
+from collections.abc import Mapping, Sequence
+
+from specpilot.controller import evidence
+from specpilot.controller.contracts import HeadroomAnswer
+from specpilot.controller.pairing import run_interleaved
+from specpilot.core.requests import Request
+from specpilot.core.system import OptionValue, System
+from specpilot.loop.facts import CeilingFacts
+from specpilot.loop.run import Run
+
+REPLAYABLE = frozenset({"tree", "positions", "nodes"})
+"""Options whose effect on tau a recording answers exactly."""
+_SHORT_TOKENS = 128
+
+
+def can_replay(changes: Mapping[str, OptionValue]) -> bool:
+    """Whether replay answers for these changes: a best-first tree with a node budget."""
+    return changes.keys() <= REPLAYABLE and changes.get("tree") == "best_first"
+
+
+def by_replay(ceiling: CeilingFacts, changes: Mapping[str, OptionValue]) -> HeadroomAnswer:
+    """S(N) of the best-first tree over S of the starting system."""
+    nodes = int(changes.get("nodes", 0)) or ceiling.best_nodes
+    point = min(ceiling.curve, key=lambda item: abs(item[0] - nodes))
+    base = ceiling.tau * ceiling.autoregressive_seconds / ceiling.seconds_per_step
+    return HeadroomAnswer(
+        headroom=point[2] / base - 1,
+        method="replay",
+        tau=point[1],
+        base_tau=ceiling.tau,
+        detail=f"S({point[0]}) = {point[2]:.3f} against {base:.3f} of the starting system",
+    )
+
+
+async def by_short_run(run: Run, direction: str, system: System) -> HeadroomAnswer:
+    """Rates on one short request per benchmark, base and candidate interleaved."""
+    base = run.best
+    devices = run.leases.pick(1)
+    async with run.leases.hold(devices, direction, "microbenchmark"):
+        arms = await run_interleaved(
+            run.arena(devices),
+            {"base": run.systems.export(base), "candidate": run.systems.export(system)},
+            few_requests(run.development, _SHORT_TOKENS),
+            seed=0,
+        )
+    rates = {name: evidence.speed(arm) for name, arm in arms.items()}
+    ratio = rates["candidate"].overall_tokens_per_second / rates["base"].overall_tokens_per_second
+    return HeadroomAnswer(
+        headroom=ratio - 1,
+        method="microbenchmark",
+        tau=rates["candidate"].tau,
+        base_tau=rates["base"].tau,
+        detail=f"{rates['candidate'].requests} short requests",
+    )
+
+
+def few_requests(requests: Sequence[Request], max_new_tokens: int) -> tuple[Request, ...]:
+    """The first request of every benchmark, shortened."""
+    first: dict[str, Request] = {}
+    for request in requests:
+        first.setdefault(request.benchmark, request)
+    return tuple(
+        request.model_copy(update={"max_new_tokens": min(max_new_tokens, request.max_new_tokens)})
+        for request in first.values()
+    )

@@ -1,0 +1,138 @@
+"""The sealed final: a round's best against stock on requests that nobody has seen.
+
+Two paired runs, token forcing on their outputs and on longer ones, and rates against AR. Refused
+where agents and servers are not kept apart (paper section 3.2, Phase 4).
+"""
+
+import time
+from collections.abc import Sequence
+
+from specpilot.controller import evidence
+from specpilot.controller.pairing import merge_runs, run_interleaved, run_pair
+from specpilot.controller.promotion import Evidence, judge
+from specpilot.controller.servers import Tampered, play_once, serving
+from specpilot.controller.timing import changed_options, failed_requests, slowest_share
+from specpilot.core.errors import EngineFailure
+from specpilot.core.measurement import Isolation, PairedRun
+from specpilot.core.requests import Request
+from specpilot.core.verdict import Reason, Verdict, VerdictKind
+from specpilot.loop.events import FinalJudged
+from specpilot.loop.facts import ForcingFacts, SpeedFacts
+from specpilot.loop.run import Run
+
+_RUNS = 2
+
+
+async def judge_final(run: Run, number: int) -> None:
+    """Confirm or reject the round's best; an unisolated run gets a refusal without a number."""
+    if run.isolation is Isolation.NONE:
+        refused = Verdict(
+            kind=VerdictKind.VOID,
+            reason=Reason.ISOLATION_TOO_WEAK,
+            detail="isolation is 'none': no result of this run can be confirmed",
+        )
+        run.emit(FinalJudged(round=number, system=run.best, verdict=refused))
+        return
+    devices = run.leases.pick(run.pair_devices)
+    async with run.leases.hold(devices, f"round {number}", "sealed final"):
+        started = time.monotonic()
+        try:
+            event = await _measured(run, number, devices)
+        except Tampered as error:
+            event = _void(run, number, Reason.TAMPERED, error)
+        except EngineFailure as error:
+            event = _void(run, number, Reason.ENGINE_FAILURE, error)
+        seconds = (time.monotonic() - started) * len(devices)
+    run.emit(event.model_copy(update={"device_seconds": seconds}))
+
+
+async def _measured(run: Run, number: int, devices: tuple[str, ...]) -> FinalJudged:
+    best, stock = run.systems.export(run.best), run.systems.export(run.stock)
+    arena = run.arena(devices)
+    played = merge_runs(
+        f"final-{number}",
+        [
+            await run_pair(
+                arena, f"final-{number}.{i}", stock, best, run.sealed, seed=100 * number + i
+            )
+            for i in range(_RUNS)
+        ],
+    )
+    forcing = long_forcing = None
+    speeds: dict[str, SpeedFacts] = {}
+    if not failed_requests(played):
+        forcing = await evidence.force(
+            run, devices, evidence.outputs_of(played.candidate, run.sealed)
+        )
+        long_forcing = await _force_longer(run, devices)
+        speeds = await _speeds(run, devices)
+    verdict = _verdict(run, played, forcing, long_forcing)
+    rates = {name: item.overall_tokens_per_second for name, item in speeds.items()}
+    return FinalJudged(
+        round=number,
+        system=run.best,
+        verdict=verdict,
+        gain=verdict.gain,
+        forcing=forcing,
+        long_forcing=long_forcing,
+        speeds=speeds,
+        speedup_over_ar=rates["best"] / rates["ar"] if rates else None,
+        stock_speedup_over_ar=rates["stock"] / rates["ar"] if rates else None,
+        record=run.save(f"final-{number}", played.to_json()),
+    )
+
+
+async def _force_longer(run: Run, devices: tuple[str, ...]) -> ForcingFacts | None:
+    """Outputs past the length that development ever saw, where late faults hide."""
+    longest = run.deployment.workload.sealed_max_new_tokens
+    longer: Sequence[Request] = [
+        request.model_copy(update={"max_new_tokens": longest})
+        for request in run.sealed
+        if longest > request.max_new_tokens
+    ]
+    if not longer:
+        return None
+    async with serving(run.arena(devices), run.systems.export(run.best), longer) as server:
+        outputs = [(request, await play_once(server, request)) for request in longer]
+    return await evidence.force(run, devices, outputs)
+
+
+async def _speeds(run: Run, devices: tuple[str, ...]) -> dict[str, SpeedFacts]:
+    """AR, stock and best, interleaved on development requests."""
+    arms = {
+        "ar": run.systems.export(run.stock, autoregressive=True),
+        "stock": run.systems.export(run.stock),
+        "best": run.systems.export(run.best),
+    }
+    played = await run_interleaved(run.arena(devices), arms, run.development, seed=2)
+    return {name: evidence.speed(arm) for name, arm in played.items()}
+
+
+def _verdict(
+    run: Run,
+    played: PairedRun,
+    forcing: ForcingFacts | None,
+    long_forcing: ForcingFacts | None,
+) -> Verdict:
+    failed = failed_requests(played)
+    refused = long_forcing is not None and not long_forcing.accepted
+    return judge(
+        Evidence(
+            attempt=0,
+            noise=run.noise,
+            gain=None if failed else evidence.gain(played),
+            failed=failed,
+            forcing=long_forcing if refused else forcing,
+            baseline=None,
+            reference=None,
+            slowest_share=slowest_share(run),
+            changed_options=changed_options(run.stock, run.best),
+            activations=played.candidate.counters.activations,
+            baseline_activations=played.baseline.counters.activations,
+        )
+    )
+
+
+def _void(run: Run, number: int, reason: Reason, error: EngineFailure) -> FinalJudged:
+    verdict = Verdict(kind=VerdictKind.VOID, reason=reason, detail=str(error))
+    return FinalJudged(round=number, system=run.best, verdict=verdict)

@@ -1,0 +1,225 @@
+"""One timed attempt: paired run, forcing of its outputs, verdict, and promotion if asked for."""
+
+import time
+
+from specpilot.controller import evidence
+from specpilot.controller.pairing import run_pair
+from specpilot.controller.promotion import Evidence, judge
+from specpilot.controller.servers import Tampered
+from specpilot.core.errors import EngineFailure
+from specpilot.core.measurement import PairedRun
+from specpilot.core.record import content_hash
+from specpilot.core.requests import FinishReason
+from specpilot.core.system import OptionValue, System
+from specpilot.core.verdict import Reason, Verdict, VerdictKind
+from specpilot.loop.events import AttemptJudged, AttemptStarted, Promoted
+from specpilot.loop.facts import ForcingFacts, SpeedFacts
+from specpilot.loop.run import Run
+
+_SLOWEST_SHARE = {"cpu": 0.7, "cuda": 0.9}
+"""A baseline below this share of its earlier rate ran on another machine than it did then."""
+
+
+async def time_attempt(
+    run: Run, direction: str, key: str, change: System, *, submitted: bool
+) -> AttemptJudged:
+    """Move a change onto the current best and time it; the attempt counts from its start.
+
+    The lease comes first: while others wait for the device, the best may move on.
+
+    Raises:
+        RebaseConflict: the change does not apply to the current best; no attempt is counted.
+    """
+    devices = run.leases.pick(run.pair_devices)
+    async with run.leases.hold(devices, direction, "paired run"):
+        baseline = run.best
+        candidate = run.systems.rebase(change.commit, baseline.commit)
+        number = _attempt_number(run, direction, key)
+        run.emit(
+            AttemptStarted(
+                direction=direction, key=key, attempt=number, system=candidate, baseline=baseline
+            )
+        )
+        known = _same_pair(run, direction, candidate, baseline)
+        if known is not None:
+            judged = known.model_copy(
+                update={
+                    "direction": direction,
+                    "key": key,
+                    "attempt": number,
+                    "submitted": submitted,
+                    "device_seconds": 0.0,
+                }
+            )
+        else:
+            judged = await _measure(run, direction, key, number, candidate, baseline, devices)
+            judged = judged.model_copy(update={"submitted": submitted})
+        run.emit(judged)
+        promote_if_earned(run, judged)
+    return judged
+
+
+def promote_if_earned(run: Run, judged: AttemptJudged) -> None:
+    """Make a submitted, promoted attempt the current best."""
+    verdict = judged.verdict
+    if not judged.submitted or verdict.kind is not VerdictKind.PROMOTED or verdict.gain is None:
+        return
+    if judged.baseline != run.best:
+        return
+    item = run.state.directions[judged.direction]
+    run.emit(
+        Promoted(
+            direction=judged.direction,
+            round=item.round,
+            system=judged.system,
+            baseline=judged.baseline,
+            gain=verdict.gain,
+        )
+    )
+    run.systems.name("best", judged.system.commit)
+
+
+def changed_options(before: System, after: System) -> dict[str, OptionValue]:
+    """Options of `after` that `before` lacks or has another value for."""
+    return {
+        key: value
+        for key, value in after.options.items()
+        if key not in before.options or before.options[key] != value
+    }
+
+
+def order_seed(key: str) -> int:
+    """Seed of a run's request order, fixed by what is measured."""
+    return int(content_hash(["order", key])[:8], 16)
+
+
+async def _measure(
+    run: Run,
+    direction: str,
+    key: str,
+    number: int,
+    candidate: System,
+    baseline: System,
+    devices: tuple[str, ...],
+) -> AttemptJudged:
+    started = time.monotonic()
+    run_id = f"run-{key[:12]}"
+    played: PairedRun | None = None
+    forcing: ForcingFacts | None = None
+    try:
+        played = await run_pair(
+            run.arena(devices),
+            run_id,
+            run.systems.export(baseline),
+            run.systems.export(candidate),
+            run.development,
+            seed=order_seed(key),
+        )
+        if not failed_requests(played):
+            forcing = await evidence.force(
+                run, devices, evidence.outputs_of(played.candidate, run.development)
+            )
+        verdict = _verdict(run, number, played, forcing, candidate, baseline)
+    except Tampered as error:
+        verdict = _void(number, Reason.TAMPERED, error)
+    except EngineFailure as error:
+        verdict = _void(number, Reason.ENGINE_FAILURE, error)
+    record = None if played is None else run.save(run_id, played.to_json())
+    return AttemptJudged(
+        direction=direction,
+        key=key,
+        attempt=number,
+        system=candidate,
+        baseline=baseline,
+        submitted=False,
+        verdict=verdict,
+        forcing=forcing,
+        speed=evidence.speed_or_none(None if played is None else played.candidate),
+        baseline_speed=evidence.speed_or_none(None if played is None else played.baseline),
+        activations={} if played is None else played.candidate.counters.activations,
+        record=record,
+        device_seconds=(time.monotonic() - started) * len(devices),
+    )
+
+
+def failed_requests(played: PairedRun) -> int:
+    """Failed outcomes over both arms."""
+    return sum(
+        outcome.finish_reason is FinishReason.FAILED
+        for arm in (played.baseline, played.candidate)
+        for outcomes in arm.passes
+        for outcome in outcomes
+    )
+
+
+def _verdict(
+    run: Run,
+    number: int,
+    played: PairedRun,
+    forcing: ForcingFacts | None,
+    candidate: System,
+    baseline: System,
+) -> Verdict:
+    failed = failed_requests(played)
+    return judge(
+        Evidence(
+            attempt=number,
+            noise=run.noise,
+            gain=None if failed else evidence.gain(played),
+            failed=failed,
+            forcing=forcing,
+            baseline=evidence.speed_or_none(played.baseline),
+            reference=_reference(run, baseline),
+            slowest_share=slowest_share(run),
+            changed_options=changed_options(baseline, candidate),
+            activations=played.candidate.counters.activations,
+            baseline_activations=played.baseline.counters.activations,
+        )
+    )
+
+
+def slowest_share(run: Run) -> float:
+    """Share of its earlier rate that a baseline must reach on this kind of device."""
+    device = run.deployment.platform.devices[0]
+    return _SLOWEST_SHARE["cpu" if device == "cpu" else "cuda"] - 2 * min(run.noise, 0.05)
+
+
+def _reference(run: Run, system: System) -> SpeedFacts | None:
+    if system.tree_hash == run.stock.tree_hash and run.state.noise is not None:
+        return run.state.noise.baseline
+    for attempt in run.state.attempts():
+        judged = attempt.judged
+        if judged is not None and judged.system == system and judged.speed is not None:
+            return judged.speed
+    return None
+
+
+def _same_pair(
+    run: Run, direction: str, candidate: System, baseline: System
+) -> AttemptJudged | None:
+    """An earlier verdict on the same two trees; noise does not get a second chance.
+
+    Void settles nothing; undecided may be retried by the direction that was undecided.
+    """
+    for attempt in run.state.attempts():
+        judged = attempt.judged
+        if (
+            judged is not None
+            and judged.verdict.kind is not VerdictKind.VOID
+            and not (judged.verdict.kind is VerdictKind.UNDECIDED and judged.direction == direction)
+            and judged.system.tree_hash == candidate.tree_hash
+            and judged.baseline.tree_hash == baseline.tree_hash
+        ):
+            return judged
+    return None
+
+
+def _attempt_number(run: Run, direction: str, key: str) -> int:
+    attempts = run.state.directions[direction].attempts
+    if key in attempts:
+        return attempts[key].started.attempt
+    return len(attempts) + 1
+
+
+def _void(number: int, reason: Reason, error: EngineFailure) -> Verdict:
+    return Verdict(kind=VerdictKind.VOID, reason=reason, detail=str(error), attempt=number)

@@ -1,0 +1,58 @@
+"""The end of rounds and of the run: memory, what the next round starts from, the outcome."""
+
+from specpilot.core.verdict import Reason, VerdictKind
+from specpilot.loop.ceiling import measure_ceiling
+from specpilot.loop.events import MemoryJudged, RoundFinished, RunFinished
+from specpilot.loop.plan import AdmitMemory, FinishRound, FinishRun
+from specpilot.loop.run import Run
+
+
+def admit_memory(run: Run, action: AdmitMemory) -> None:
+    """Keep a promoted mechanism as an entry if it reproduces its source system exactly."""
+    entry, admitted, detail = run.parts.memory.admit(run, action.direction)
+    run.emit(
+        MemoryJudged(
+            round=action.round,
+            direction=action.direction,
+            entry=entry,
+            admitted=admitted,
+            detail=detail,
+        )
+    )
+
+
+async def finish_round(run: Run, action: FinishRound) -> None:
+    """A confirmed best stays; a rejected one falls back to what the round began with."""
+    current = run.state.rounds[action.round - 1]
+    final = current.final
+    kept = final is not None and _stands(final.verdict.kind, final.verdict.reason)
+    best = run.best if kept or final is None else current.start
+    after = None
+    if best != current.start and run.state.budget is None:
+        after, _ = await measure_ceiling(run, best, f"ceiling-after-{action.round}")
+    run.systems.name("best", best.commit)
+    run.emit(RoundFinished(round=action.round, best=best, ceiling_after=after))
+
+
+def finish_run(run: Run, action: FinishRun) -> None:
+    """Count what happened and write the last event."""
+    finals = [item.final for item in run.state.rounds if item.final is not None]
+    accepted = [item for item in finals if item.verdict.kind is VerdictKind.PROMOTED]
+    promoted = [item for item in run.state.directions.values() if item.promoted is not None]
+    detail = finals[-1].verdict.detail if finals else "no change was promoted"
+    if run.state.budget is not None:
+        detail = f"{run.state.budget.limit} is spent; {detail}"
+    run.emit(
+        RunFinished(
+            outcome=action.outcome,
+            detail=detail,
+            promoted=len(promoted),
+            attempts=len(run.state.attempts()),
+            confirmed_share=len(accepted) / len(finals) if finals else None,
+        )
+    )
+
+
+def _stands(kind: VerdictKind, reason: Reason) -> bool:
+    """Unconfirmed for want of isolation is not rejected: the next round may build on it."""
+    return kind is VerdictKind.PROMOTED or reason is Reason.ISOLATION_TOO_WEAK

@@ -1,0 +1,111 @@
+"""Phase 0: what there is, how noisy it is, what it emits, and where it loses speed."""
+
+import time
+
+from specpilot.controller import evidence
+from specpilot.controller.pairing import run_interleaved, run_pair
+from specpilot.controller.servers import request_set_hash
+from specpilot.controller.timing import failed_requests
+from specpilot.core.errors import EngineFailure
+from specpilot.core.measurement import Measurement
+from specpilot.core.requests import FinishReason, Request
+from specpilot.loop.events import (
+    NoiseMeasured,
+    StockCharacterised,
+    StockCommitted,
+    WorkloadSplit,
+)
+from specpilot.loop.run import Run
+
+
+def commit_stock(run: Run) -> None:
+    """The engine as installed becomes the first commit."""
+    run.emit(StockCommitted(system=run.systems.commit_stock(run.parts.adapter.stock_tree())))
+
+
+def split_workload(run: Run) -> None:
+    """Divide the requests for good; a resumed run checks that it still sees the same ones."""
+    run.emit(
+        WorkloadSplit(
+            development=_per_benchmark(run.development),
+            sealed=_per_benchmark(run.sealed),
+            development_hash=request_set_hash(run.development),
+            sealed_hash=request_set_hash(run.sealed),
+        )
+    )
+
+
+async def measure_noise(run: Run) -> None:
+    """Stock against stock, before anything is compared with it."""
+    devices = run.leases.pick(run.pair_devices)
+    async with run.leases.hold(devices, "phase0", "noise band"):
+        started = time.monotonic()
+        stock = run.systems.export(run.stock)
+        played = await run_pair(run.arena(devices), "noise", stock, stock, run.development, seed=0)
+        seconds = (time.monotonic() - started) * len(devices)
+    if failed_requests(played):
+        raise _stock_fails(played.baseline)
+    gain = evidence.gain(played)
+    run.emit(
+        NoiseMeasured(
+            noise=evidence.noise_band(gain),
+            gain=gain,
+            baseline=evidence.speed(played.baseline),
+            record=run.save("noise", played.to_json()),
+            device_seconds=seconds,
+        )
+    )
+
+
+async def characterise_stock(run: Run) -> None:
+    """Stock against AR: rates, first departures, delta; and stock's own mismatches."""
+    devices = run.leases.pick(1)
+    async with run.leases.hold(devices, "phase0", "stock against AR"):
+        started = time.monotonic()
+        arms = {
+            "ar": run.systems.export(run.stock, autoregressive=True),
+            "stock": run.systems.export(run.stock),
+        }
+        played = await run_interleaved(run.arena(devices), arms, run.development, seed=1)
+        for arm in played.values():
+            if any(o.finish_reason is FinishReason.FAILED for o in arm.passes[0]):
+                raise _stock_fails(arm)
+        outputs = {name: evidence.outputs_of(arm, run.development) for name, arm in played.items()}
+        scores = await evidence.score_outputs(run, devices, outputs["stock"])
+        autoregressive = await evidence.score_outputs(run, devices, outputs["ar"])
+        seconds = time.monotonic() - started
+    margins = evidence.departure_margins(scores, autoregressive)
+    delta = evidence.delta_of(margins)
+    run.emit(
+        StockCharacterised(
+            autoregressive=evidence.speed(played["ar"]),
+            stock=evidence.speed(played["stock"]),
+            delta_nats=delta,
+            departures=len(margins),
+            forcing=evidence.judge_stock(scores, delta),
+            record=run.save(
+                "stock",
+                {
+                    "scores": [item.to_json() for item in scores],
+                    "arms": {name: arm.to_json() for name, arm in played.items()},
+                },
+            ),
+            device_seconds=seconds,
+        )
+    )
+
+
+def _per_benchmark(requests: tuple[Request, ...]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for request in requests:
+        counts[request.benchmark] = counts.get(request.benchmark, 0) + 1
+    return counts
+
+
+def _stock_fails(arm: Measurement) -> EngineFailure:
+    failed = [o for outcomes in arm.passes for o in outcomes if o.error is not None]
+    return EngineFailure(
+        f"{len(failed)} requests fail on stock ({failed[0].error if failed else 'no reason'})",
+        where="phase 0",
+        fix="correct the deployment; 'specpilot doctor' checks it",
+    )
