@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch.profiler import record_function
+
 PARTS = ("prefill", "draft", "build", "verify", "commit")
 """Parts of a step whose seconds are kept."""
 MECHANISMS = (
@@ -49,6 +51,8 @@ class EngineCounters:
     """How often each mechanism ran."""
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PARTS, 0.0))
     """Host time by part of the step."""
+    _traced: bool = False
+    """Whether parts are marked for the profiler."""
     _fruitless: int = 0
     """Consecutive drafted steps without an accepted token."""
 
@@ -63,9 +67,22 @@ class EngineCounters:
         """Add the duration of the block to `part`."""
         start = time.perf_counter()
         try:
-            yield
+            if self._traced:
+                with record_function(f"specengine.{part}"):
+                    yield
+            else:
+                yield
         finally:
             self.seconds[part] += time.perf_counter() - start
+
+    @contextmanager
+    def traced(self) -> Iterator[None]:
+        """Mark the parts of steps as scopes of torch's profiler inside the block."""
+        self._traced = True
+        try:
+            yield
+        finally:
+            self._traced = False
 
     def count_step(self, *, rows: int, emitted: int) -> None:
         """One verify pass over `rows` rows emitted `emitted` tokens."""

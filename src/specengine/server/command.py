@@ -1,0 +1,98 @@
+"""The server's command line and life: load, listen, serve, end."""
+
+import argparse
+import gc
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from specengine.decoding.options import EngineOptions, load_options
+from specengine.errors import EngineError, OptionError
+from specengine.server.sockets import bind_tcp, check_unix
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line; `--help` describes it."""
+    parser = argparse.ArgumentParser(
+        prog="python -m specengine.server", description="Serve one system over HTTP."
+    )
+    add = parser.add_argument
+    add("--target", type=Path, required=True, help="folder of the target model")
+    add("--drafter", type=Path, help="folder of the drafter")
+    add("--drafter-kind", default="dflash2", help="kind of the drafter (default: %(default)s)")
+    add("--system", type=Path, help="system.toml with the options; defaults when absent")
+    add("--autoregressive", action="store_true", help="decode without the drafter")
+    add("--dtype", default="bfloat16", help="bfloat16 or float32 (default: %(default)s)")
+    add("--device", default="cpu", help="cpu or cuda:N (default: %(default)s)")
+    add("--threads", type=_positive, help="CPU threads of torch (default: torch's own)")
+    add("--uds", type=Path, help="listen on this Unix socket")
+    add("--host", default="127.0.0.1", help="listen on this address (default: %(default)s)")
+    add(
+        "--port", type=_port, default=8000, help="TCP port, 0 for a free one (default: %(default)s)"
+    )
+    add("--slots", type=_positive, default=1, help="requests that run side by side")
+    add("--max-queue", type=_natural, default=64, help="requests that may wait (then 429)")
+    add("--shutdown-timeout", type=_positive, default=60, help="seconds to finish after SIGTERM")
+    add("--tree-hash", help="echoed by /health")
+    add("--model-name", help="name that clients see (default: the target's folder)")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the server; returns the exit code.
+
+    0 after SIGTERM or SIGINT with every running request finished; 1 for a bad start (one line on
+    stderr), an end before running requests finished, or a defect.
+    """
+    options = parse_arguments(arguments)
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s"
+    )
+    try:
+        return _serve(options)
+    except EngineError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    system = EngineOptions() if arguments.system is None else load_options(arguments.system)
+    if arguments.drafter is None and not arguments.autoregressive:
+        raise OptionError(
+            "is missing", where="--drafter", fix="name its folder, or pass --autoregressive"
+        )
+    # Everything that can be refused cheaply is refused before torch is imported.
+    bound = None
+    if arguments.uds is not None:
+        check_unix(arguments.uds)
+    else:
+        bound = bind_tcp(arguments.host, arguments.port)
+    from specengine.server.life import load_service, serve
+
+    service = load_service(arguments, system)
+    # What was loaded stays; scanning it at every collection would cost pauses.
+    gc.collect()
+    gc.freeze()
+    return serve(service, arguments, bound)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is below 1")
+    return value
+
+
+def _natural(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is below 0")
+    return value
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 65535:
+        raise argparse.ArgumentTypeError(f"{value} is no port")
+    return value

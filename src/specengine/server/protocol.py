@@ -1,0 +1,266 @@
+"""Requests: what is accepted, what is accepted without effect, and what is refused.
+
+An OpenAI client sends fields that a greedy engine has no use for. Those that cannot change its
+output are accepted; a value that would change it is refused, as is a field nobody knows: a
+misspelt one would change the output silently.
+"""
+
+import difflib
+import json
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from starlette.requests import Request
+
+from specengine.server.failures import ApiError
+
+MAX_BODY_BYTES = 64 * 2**20
+Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+Model = TypeVar("Model", bound=BaseModel)
+
+_NO_EFFECT = {
+    "user",
+    "seed",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "parallel_tool_calls",
+    "top_k",
+    "min_p",
+}
+"""Fields that cannot change a greedy output."""
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "n": (None, 1),
+    "best_of": (None, 1),
+    "logprobs": (None, False, 0),
+    "top_logprobs": (None, 0),
+    "prompt_logprobs": (None,),
+    "echo": (None, False),
+    "suffix": (None, ""),
+    "presence_penalty": (None, 0),
+    "frequency_penalty": (None, 0),
+    "repetition_penalty": (None, 1),
+    "logit_bias": (None, {}),
+    "min_tokens": (None, 0),
+    "stop_token_ids": (None, []),
+    "response_format": (None, {"type": "text"}),
+    "tools": (None, []),
+    "functions": (None, []),
+    "tool_choice": (None, "none", "auto"),
+    "function_call": (None, "none", "auto"),
+    "modalities": (None, ["text"]),
+}
+"""Fields that would change the output or the answer; only these values are accepted."""
+_UNION_TAGS = ("str", "list[str]", "list[int]", "list[dict[str,any]]")
+"""Alternatives that pydantic adds to a field's path; a client knows the field alone."""
+
+
+class StreamOptions(BaseModel):
+    """OpenAI's `stream_options`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    include_usage: bool = False
+    """Send the usage in a chunk of its own, with no choices; else it rides on the last chunk."""
+
+
+class GenerationRequest(BaseModel):
+    """Fields that completions and chat share."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    model: str | None = None
+    """Echoed; the server serves one model whatever its name."""
+    temperature: float | None = None
+    """0, which is also the default: the engine decodes greedily."""
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    """Without effect on a greedy output."""
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    stop: str | list[str] | None = None
+    """Up to 16 strings; the text ends before the first that appears."""
+    return_token_ids: bool = False
+    """Add `token_ids` to each choice: every emitted id, the stop token included."""
+    ignore_eos: bool = False
+    """Go on after the model's stop tokens."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_neutral(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        kept = {}
+        for name, value in body.items():
+            if name in cls.model_fields:
+                kept[name] = value
+            elif name in _NEUTRAL:
+                if not any(_same(value, neutral) for neutral in _NEUTRAL[name]):
+                    raise ApiError(f"{name}: {value!r} is not supported by this engine", param=name)
+            elif name not in _NO_EFFECT:
+                raise ApiError(_unknown(name, cls), param=name)
+        return kept
+
+    @field_validator("temperature")
+    @classmethod
+    def _greedy(cls, value: float | None) -> float | None:
+        if value is None or value == 0:
+            return value
+        if not 0 < value <= 2:
+            raise ValueError("must be between 0 and 2")
+        raise ValueError("sampling is not supported by this engine yet; send 0")
+
+    @field_validator("stop")
+    @classmethod
+    def _few_stops(cls, value: str | list[str] | None) -> str | list[str] | None:
+        stops = [value] if isinstance(value, str) else value or []
+        if len(stops) > 16 or any(not stop for stop in stops):
+            raise ValueError("must be at most 16 strings, none of them empty")
+        return value
+
+    @property
+    def stops(self) -> list[str]:
+        """The stop strings."""
+        return [self.stop] if isinstance(self.stop, str) else list(self.stop or [])
+
+
+class CompletionRequest(GenerationRequest):
+    """`POST /v1/completions`."""
+
+    prompt: str | list[int]
+    max_tokens: int | None = Field(default=None, ge=1)
+    """16 when absent, as OpenAI has it."""
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _one_prompt(cls, value: Any) -> Any:
+        if value in ("", []):
+            raise ValueError("must not be empty")
+        if not isinstance(value, str) and not (
+            isinstance(value, list) and all(type(token) is int for token in value)
+        ):
+            raise ValueError("must be one string or one list of token ids")
+        return value
+
+
+class ChatMessage(BaseModel):
+    """One message; the target's chat template decides which other fields mean something."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+
+
+class ChatRequest(GenerationRequest):
+    """`POST /v1/chat/completions`."""
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    """The same under its newer name; all remaining positions when both are absent."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Variables for the chat template, such as `enable_thinking`."""
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> "ChatRequest":
+        if None not in (self.max_tokens, self.max_completion_tokens) and (
+            self.max_tokens != self.max_completion_tokens
+        ):
+            raise ApiError(
+                "max_tokens and max_completion_tokens disagree", param="max_completion_tokens"
+            )
+        return self
+
+    def plain_messages(self) -> list[dict[str, Any]]:
+        """Messages as templates expect them: text parts joined to one string."""
+        messages = []
+        for index, message in enumerate(self.messages):
+            table = message.model_dump(exclude_none=True)
+            if isinstance(message.content, list):
+                parts = message.content
+                if any(
+                    part.get("type") != "text" or not isinstance(part.get("text"), str)
+                    for part in parts
+                ):
+                    raise ApiError(
+                        f"messages.{index}.content: only text parts are supported",
+                        param=f"messages.{index}.content",
+                    )
+                table["content"] = "".join(part["text"] for part in parts)
+            messages.append(table)
+        return messages
+
+
+class _JudgeRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    prompt_token_ids: Tokens
+
+
+class ScoreRequest(_JudgeRequest):
+    """`POST /score`."""
+
+    output_token_ids: Tokens
+    prefill_length: int | None = Field(default=None, ge=1)
+    """Tokens of prompt and output per forward pass; absent: all in one."""
+
+
+class RecordRequest(_JudgeRequest):
+    """`POST /record`."""
+
+    max_tokens: int = Field(ge=1)
+    positions: int = Field(ge=1, le=64)
+    """Drafted positions per lattice."""
+
+
+class ProfileRequest(_JudgeRequest):
+    """`POST /profile`."""
+
+    max_tokens: int = Field(ge=2)
+    """At least 2: the first token comes from the prefill, not from a step."""
+
+
+async def read_request(request: Request, model: type[Model]) -> Model:
+    """Parse a body.
+
+    Raises:
+        ApiError: 400, naming the field; 413 for a body over 64 MiB.
+    """
+    raw = bytearray()
+    async for part in request.stream():
+        raw += part
+        if len(raw) > MAX_BODY_BYTES:
+            raise ApiError(f"the body is over {MAX_BODY_BYTES} bytes", status=413)
+    try:
+        body = json.loads(bytes(raw))
+    except (ValueError, RecursionError) as error:
+        raise ApiError(f"the body is not JSON ({error})") from error
+    if not isinstance(body, dict):
+        raise ApiError("the body is not a JSON object")
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        raise _as_api_error(error, model) from error
+
+
+def _as_api_error(error: ValidationError, model: type[BaseModel]) -> ApiError:
+    first = error.errors()[0]
+    path = ".".join(str(part) for part in first["loc"] if part not in _UNION_TAGS)
+    if first["type"] == "extra_forbidden":
+        return ApiError(_unknown(path, model), param=path)
+    message = first["msg"].removeprefix("Value error, ")
+    return ApiError(f"{path}: {message}", param=path)
+
+
+def _unknown(name: str, model: type[BaseModel]) -> str:
+    known = [*model.model_fields, *_NEUTRAL, *_NO_EFFECT]
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean '{close[0]}'?" if close else "remove it"
+    return f"{name}: unknown field; {hint}"
+
+
+def _same(value: object, neutral: object) -> bool:
+    # 1 == True in Python; a boolean where a number belongs is another value.
+    return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)

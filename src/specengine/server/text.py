@@ -1,0 +1,235 @@
+"""Text in and out: the target's tokenizer, its chat template, and incremental detokenization."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from tokenizers import Tokenizer
+
+from specengine.errors import CheckpointError, RequestError
+
+_REPLACEMENT = "\ufffd"
+_CONTEXT = 6
+"""Tokens that are decoded again before new ones: some decoders treat the first of a text
+differently (a leading space), and none looks further back."""
+_MAX_PENDING = 32
+"""Tokens held back for an unfinished character before they are given out as they are."""
+
+
+class Detokenizer:
+    """Turns tokens into text piece by piece.
+
+    Tokens are taken one at a time, so the joined text does not depend on how many arrive together.
+    A character whose bytes are spread over several tokens comes out whole, with the last of them.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self._tokenizer = tokenizer
+        self._context: list[int] = []
+        self._context_length = 0
+        self._pending: list[int] = []
+
+    def add(self, token: int) -> str:
+        """The text that this token completes, often empty."""
+        if self._tokenizer is None:
+            return ""
+        self._pending.append(token)
+        text = self._decoded()
+        if text.endswith(_REPLACEMENT) and len(self._pending) < _MAX_PENDING:
+            return ""
+        return self._take(text)
+
+    def finish(self) -> str:
+        """The text of tokens still held back; an unfinished character becomes U+FFFD."""
+        if self._tokenizer is None or not self._pending:
+            return ""
+        return self._take(self._decoded())
+
+    def _decoded(self) -> str:
+        assert self._tokenizer is not None
+        decoded = self._tokenizer.decode(self._context + self._pending, skip_special_tokens=True)
+        return decoded[self._context_length :]
+
+    def _take(self, text: str) -> str:
+        assert self._tokenizer is not None
+        self._context = (self._context + self._pending)[-_CONTEXT:]
+        self._context_length = len(self._tokenizer.decode(self._context, skip_special_tokens=True))
+        self._pending = []
+        return text
+
+
+class StopStrings:
+    """Cuts text before the first stop string, holding back what may be the start of one.
+
+    Args:
+        stops: the strings; the earliest match ends the text, and the match is not part of it.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = [stop for stop in stops if stop]
+        self._held = ""
+        self.stopped = False
+
+    def add(self, text: str) -> str:
+        """The part of all text so far that is now certain to be before any stop string."""
+        if self.stopped:
+            return ""
+        self._held += text
+        found = [place for stop in self._stops if (place := self._held.find(stop)) >= 0]
+        if found:
+            self.stopped = True
+            certain, self._held = self._held[: min(found)], ""
+            return certain
+        keep = max((_overlap(self._held, stop) for stop in self._stops), default=0)
+        certain = self._held[: len(self._held) - keep]
+        self._held = self._held[len(self._held) - keep :]
+        return certain
+
+    def finish(self) -> str:
+        """What was held back, when the output ended without a stop string."""
+        held, self._held = self._held, ""
+        return held
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that begins `stop` without being all of it."""
+    longest = min(len(text), len(stop) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)
+
+
+class TextOutput:
+    """Text of one output with its stop strings applied.
+
+    Token ids and text relate so: ids hold every emitted token up to the one that completes a stop
+    string; the text ends before the stop string, so it may be shorter than its ids. Special tokens
+    have no text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None, stops: Sequence[str]) -> None:
+        self._detokenizer = Detokenizer(tokenizer)
+        self._stops = StopStrings(stops)
+
+    def add(self, tokens: Iterable[int]) -> str:
+        """The text that these tokens complete."""
+        return "".join(self._stops.add(self._detokenizer.add(token)) for token in tokens)
+
+    def finish(self) -> str:
+        """What was held back; call it once, after the last token."""
+        last = self._stops.add(self._detokenizer.finish())
+        return last + self._stops.finish()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string was met."""
+        return self._stops.stopped
+
+
+class TextCodec:
+    """The target's tokenizer and chat template.
+
+    A folder without `tokenizer.json` serves token ids alone: strings are refused, texts are empty.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer | None, template: str | None, special_tokens: dict[str, str]
+    ) -> None:
+        self.tokenizer = tokenizer
+        self._template = template
+        self._special_tokens = special_tokens
+
+    @classmethod
+    def load(cls, folder: Path) -> "TextCodec":
+        """Read tokenizer and template of a target folder.
+
+        Raises:
+            CheckpointError: a file is there and cannot be read.
+        """
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            return cls(None, None, {})
+        try:
+            tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
+        # The library raises bare Exception for every defect of the file.
+        except Exception as error:
+            raise CheckpointError(
+                f"cannot be read ({error})", where=str(path), fix="download the checkpoint again"
+            ) from error
+        template, special = _template_of(folder)
+        return cls(tokenizer, template, special)
+
+    def encode(self, text: str, where: str) -> list[int]:
+        """Token ids of a prompt, with the special tokens that the tokenizer adds by itself.
+
+        Raises:
+            RequestError: there is no tokenizer.
+        """
+        return self._need_tokenizer(where).encode(text).ids
+
+    def encode_chat(self, messages: list[dict[str, Any]], variables: dict[str, Any]) -> list[int]:
+        """Token ids of a conversation, ready for the assistant's answer.
+
+        Raises:
+            RequestError: there is no tokenizer or template, or the template refuses the messages.
+        """
+        tokenizer = self._need_tokenizer("messages")
+        if self._template is None:
+            raise RequestError(
+                "need a chat template, and the target has none",
+                where="messages",
+                fix="use /v1/completions",
+            )
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        try:
+            rendered = render_jinja_template(
+                [messages],
+                chat_template=self._template,
+                add_generation_prompt=True,
+                **{**self._special_tokens, **variables},
+            )
+        except (jinja2.TemplateError, TypeError, KeyError) as error:
+            raise RequestError(
+                f"are refused by the target's chat template ({error})",
+                where="messages",
+                fix="send the roles and fields that the model was trained with",
+            ) from error
+        text = rendered[0][0] if isinstance(rendered, tuple) else rendered[0]
+        return tokenizer.encode(text, add_special_tokens=False).ids
+
+    def _need_tokenizer(self, where: str) -> Tokenizer:
+        if self.tokenizer is None:
+            raise RequestError(
+                "is text, and the target folder has no tokenizer.json",
+                where=where,
+                fix="send token ids",
+            )
+        return self.tokenizer
+
+
+def _template_of(folder: Path) -> tuple[str | None, dict[str, str]]:
+    path = folder / "tokenizer_config.json"
+    table: dict[str, Any] = {}
+    if path.is_file():
+        try:
+            table = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, OSError) as error:
+            raise CheckpointError(
+                f"is not readable JSON ({error})",
+                where=str(path),
+                fix="download the checkpoint again",
+            ) from error
+    template = table.get("chat_template")
+    if isinstance(template, list):
+        named = {entry["name"]: entry["template"] for entry in template}
+        template = named.get("default")
+    separate = folder / "chat_template.jinja"
+    if separate.is_file():
+        template = separate.read_text(encoding="utf-8")
+    special = {
+        name: value["content"] if isinstance(value, dict) else value
+        for name in ("bos_token", "eos_token", "pad_token", "unk_token")
+        if (value := table.get(name)) is not None
+    }
+    return template, special
