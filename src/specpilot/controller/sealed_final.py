@@ -5,7 +5,6 @@ where agents and servers are not kept apart (paper section 3.2, Phase 4).
 """
 
 import time
-from collections.abc import Sequence
 
 from specpilot.controller import evidence
 from specpilot.controller.pairing import merge_runs, run_interleaved, run_pair
@@ -49,21 +48,18 @@ async def judge_final(run: Run, number: int) -> None:
 async def _measured(run: Run, number: int, devices: tuple[str, ...]) -> FinalJudged:
     best, stock = run.systems.export(run.best), run.systems.export(run.stock)
     arena = run.arena(devices)
+    timed = _timed_requests(run)
     played = merge_runs(
         f"final-{number}",
         [
-            await run_pair(
-                arena, f"final-{number}.{i}", stock, best, run.sealed, seed=100 * number + i
-            )
+            await run_pair(arena, f"final-{number}.{i}", stock, best, timed, seed=100 * number + i)
             for i in range(_RUNS)
         ],
     )
     forcing = long_forcing = None
     speeds: dict[str, SpeedFacts] = {}
     if not failed_requests(played):
-        forcing = await evidence.force(
-            run, devices, evidence.outputs_of(played.candidate, run.sealed)
-        )
+        forcing = await evidence.force(run, devices, evidence.outputs_of(played.candidate, timed))
         long_forcing = await _force_longer(run, devices)
         speeds = await _speeds(run, devices)
     verdict = _verdict(run, played, forcing, long_forcing)
@@ -82,16 +78,21 @@ async def _measured(run: Run, number: int, devices: tuple[str, ...]) -> FinalJud
     )
 
 
+def _timed_requests(run: Run) -> tuple[Request, ...]:
+    """Sealed requests at the length that development was timed at."""
+    longest = run.deployment.workload.max_new_tokens
+    return tuple(
+        request.model_copy(update={"max_new_tokens": min(longest, request.max_new_tokens)})
+        for request in run.sealed
+    )
+
+
 async def _force_longer(run: Run, devices: tuple[str, ...]) -> ForcingFacts | None:
     """Outputs past the length that development ever saw, where late faults hide."""
-    longest = run.deployment.workload.sealed_max_new_tokens
-    longer: Sequence[Request] = [
-        request.model_copy(update={"max_new_tokens": longest})
-        for request in run.sealed
-        if longest > request.max_new_tokens
-    ]
-    if not longer:
+    workload = run.deployment.workload
+    if workload.sealed_max_new_tokens <= workload.max_new_tokens:
         return None
+    longer = run.sealed
     async with serving(run.arena(devices), run.systems.export(run.best), longer) as server:
         outputs = [(request, await play_once(server, request)) for request in longer]
     return await evidence.force(run, devices, outputs)

@@ -8,9 +8,9 @@ SECONDS_PER_HOUR = 3600.0
 
 def budget_reached(state: RunState) -> BudgetReached | None:
     """The first limit that is reached; None while work may start."""
-    if state.started is None:
+    budget = state.limits
+    if budget is None:
         return None
-    budget = state.started.deployment.budget
     hours = state.cuda_seconds / SECONDS_PER_HOUR
     if budget.max_gpu_hours is not None and hours >= budget.max_gpu_hours and _uses_gpu(state):
         return BudgetReached(limit="max_gpu_hours", spent=hours, allowed=budget.max_gpu_hours)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from specpilot.core.deployment import Deployment
+from specpilot.core.deployment import Budget, Deployment
 from specpilot.core.measurement import Isolation
 from specpilot.core.numbers import Count, Finite, NonNegative, Positive, PositiveInt, Share
 from specpilot.core.record import Record
@@ -45,6 +45,8 @@ class ControllerStarted(Record):
     kind: Literal["controller_started"] = "controller_started"
     pid: PositiveInt
     resumed: bool
+    budget: Budget
+    """Limits from here on: resuming may change them and nothing else."""
 
 
 class StockCommitted(Record):

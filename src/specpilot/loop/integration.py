@@ -46,7 +46,7 @@ def stackable(run: Run, number: int) -> list[tuple[Direction, AttemptJudged]]:
             and item.plan.kind is DirectionKind.EXPLORATION
             and item.promoted is None
             and judged
-            and _positive(judged[-1])
+            and _positive(judged[-1], run.noise)
         ):
             found.append((item, judged[-1]))
     found.sort(key=lambda pair: -_point(pair[1].verdict))
@@ -99,9 +99,10 @@ def _stack(run: Run, base: str, changes: list[str]) -> System | None:
     return system
 
 
-def _positive(judged: AttemptJudged) -> bool:
+def _positive(judged: AttemptJudged, noise: float) -> bool:
+    """Sound, and more than nothing looks like on this machine."""
     sound = judged.verdict.reason in (Reason.BELOW_THRESHOLD, Reason.LOW_POWER)
-    return sound and _point(judged.verdict) > 1.0
+    return sound and _point(judged.verdict) > 1.0 + noise
 
 
 def _point(verdict: Verdict) -> float:

@@ -4,11 +4,10 @@ import time
 
 from specpilot.controller import evidence
 from specpilot.controller.pairing import run_interleaved, run_pair
-from specpilot.controller.servers import request_set_hash
 from specpilot.controller.timing import failed_requests
 from specpilot.core.errors import EngineFailure
 from specpilot.core.measurement import Measurement
-from specpilot.core.requests import FinishReason, Request
+from specpilot.core.requests import FinishReason
 from specpilot.loop.events import (
     NoiseMeasured,
     StockCharacterised,
@@ -16,6 +15,7 @@ from specpilot.loop.events import (
     WorkloadSplit,
 )
 from specpilot.loop.run import Run
+from specpilot.workload.split import counts, store_split
 
 
 def commit_stock(run: Run) -> None:
@@ -24,13 +24,15 @@ def commit_stock(run: Run) -> None:
 
 
 def split_workload(run: Run) -> None:
-    """Divide the requests for good; a resumed run checks that it still sees the same ones."""
+    """Divide the requests for good and store both sides; nothing later reads the sources again."""
+    split = run.parts.load_requests()
+    store_split(split, run.split_path)
     run.emit(
         WorkloadSplit(
-            development=_per_benchmark(run.development),
-            sealed=_per_benchmark(run.sealed),
-            development_hash=request_set_hash(run.development),
-            sealed_hash=request_set_hash(run.sealed),
+            development=counts(split.development),
+            sealed=counts(split.sealed),
+            development_hash=split.development_hash,
+            sealed_hash=split.sealed_hash,
         )
     )
 
@@ -93,13 +95,6 @@ async def characterise_stock(run: Run) -> None:
             device_seconds=seconds,
         )
     )
-
-
-def _per_benchmark(requests: tuple[Request, ...]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for request in requests:
-        counts[request.benchmark] = counts.get(request.benchmark, 0) + 1
-    return counts
 
 
 def _stock_fails(arm: Measurement) -> EngineFailure:

@@ -207,9 +207,9 @@ def _close_round(state: RunState, current: Round) -> tuple[Action, ...]:
 
 def _between_rounds(state: RunState) -> tuple[Action, ...]:
     number = len(state.rounds)
-    if state.started is None:
-        raise ValueError("a journal starts with run_started")
-    more = number < state.started.deployment.budget.max_rounds
+    if state.limits is None:
+        raise ValueError("a controller starts before any round")
+    more = number < state.limits.max_rounds
     if more and state.budget is None:
         return (StartPhase(number + 1, 0),)
     return (FinishRun(_outcome(state)),)

@@ -22,14 +22,7 @@ from specpilot.engines.base import EngineAdapter, Recording
 from specpilot.loop.events import Event, RecordRef
 from specpilot.loop.facts import CeilingFacts, DirectionPlan, PlanningFacts
 from specpilot.loop.state import RunState, apply, fold
-
-
-@dataclass(frozen=True, slots=True)
-class Requests:
-    """The split: what agents may see, and what only the sealed final plays."""
-
-    development: tuple[Request, ...]
-    sealed: tuple[Request, ...]
+from specpilot.workload.split import Split, load_split
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +70,8 @@ class Parts:
     """What a run is assembled from; each is replaceable."""
 
     adapter: EngineAdapter
-    load_requests: Callable[[Deployment], Requests]
+    load_requests: Callable[[], Split]
+    """Reads and divides the deployment's requests; called once in a run's life."""
     compute_ceiling: Callable[[CeilingInputs], CeilingFacts]
     plan_directions: Planner
     make_agent: Callable[[Deployment, Brief], Agent]
@@ -97,7 +91,7 @@ class Run:
     systems: SystemRepository
     leases: Leases
     state: RunState
-    requests: Requests | None = None
+    requests: Split | None = None
     failure: "asyncio.Future[None] | None" = None
     """Fails when work outside an action, such as answering an agent, cannot go on."""
 
@@ -185,10 +179,19 @@ class Run:
         """Sealed requests; never leave the controller."""
         return self._loaded().sealed
 
-    def _loaded(self) -> Requests:
+    def _loaded(self) -> Split:
         if self.requests is None:
-            self.requests = self.parts.load_requests(self.deployment)
+            split = load_split(self.split_path)
+            facts = self.state.split
+            if facts is not None:
+                split = split.verify(facts.development_hash, facts.sealed_hash)
+            self.requests = split
         return self.requests
+
+    @property
+    def split_path(self) -> Path:
+        """The stored split; readable by the controller's user alone."""
+        return self.folder / "sealed" / "split.json"
 
     @property
     def stock(self) -> System:

@@ -7,6 +7,7 @@ killed run, a resumed run and a reader of the journal agree.
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from specpilot.core.deployment import Budget
 from specpilot.core.system import System
 from specpilot.core.verdict import Verdict, VerdictKind
 from specpilot.loop.events import (
@@ -102,6 +103,8 @@ class RunState:
     leases: dict[str, LeaseTaken] = field(default_factory=dict)
     cuda_seconds: float = 0.0
     """Lease time of CUDA devices: what `max_gpu_hours` limits."""
+    limits: Budget | None = None
+    """The budget in force since the last start."""
     budget: BudgetReached | None = None
     starts: int = 0
     finished: RunFinished | None = None
@@ -149,7 +152,10 @@ def apply(state: RunState, event: Event) -> RunState:
         case RunStarted():
             return replace(state, started=event)
         case ControllerStarted():
-            return replace(state, starts=state.starts + 1)
+            # A limit that was reached may have been raised; the plan looks again.
+            return replace(
+                state, starts=state.starts + 1, limits=event.budget, budget=None, finished=None
+            )
         case StockCommitted():
             return replace(state, stock=event, best=event.system)
         case WorkloadSplit():
