@@ -1,0 +1,145 @@
+"""Where rows come from: a local file, the prompts that ship with the package, or the hub."""
+
+import gzip
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from specpilot.core.deployment import BENCHMARKS
+from specpilot.core.errors import WorkloadError
+
+BUILTIN = "builtin"
+"""Source name of the prompts that ship with the package."""
+HUB_DATASETS = {
+    "gsm8k": "openai/gsm8k",
+    "math500": "HuggingFaceH4/MATH-500",
+    "humaneval": "openai/openai_humaneval",
+    "mbpp": "google-research-datasets/mbpp",
+    "mt_bench": "HuggingFaceH4/mt_bench_prompts",
+}
+_ENDINGS = (".jsonl", ".jsonl.gz")
+
+Row = dict[str, Any]
+
+
+def read_source(benchmark: str, source: str | None) -> tuple[list[Row], str]:
+    """Rows of a benchmark, and the name of where they came from.
+
+    Args:
+        source: a local file, `builtin`, or None for the hub.
+
+    Raises:
+        WorkloadError: the source is missing or malformed, or the hub cannot give it.
+    """
+    if source == BUILTIN:
+        return read_builtin(benchmark), f"builtin {benchmark}"
+    if source is not None:
+        path = Path(source).expanduser()
+        return read_file(path), str(path)
+    return read_hub(benchmark)
+
+
+def read_file(path: Path) -> list[Row]:
+    """Rows of a `.jsonl`, `.jsonl.gz` or `.json` (a list of objects) file.
+
+    Raises:
+        WorkloadError: unreadable, not JSON, or not objects.
+    """
+    try:
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise WorkloadError(
+            f"cannot be read ({error})", where=str(path), fix="check workload.benchmarks"
+        ) from error
+    if path.suffix == ".json":
+        return _parse_list(text, path)
+    return _parse_lines(text, str(path))
+
+
+def read_builtin(benchmark: str) -> list[Row]:
+    """The prompts of one benchmark's kind that ship with the package.
+
+    Raises:
+        WorkloadError: none ship under this name.
+    """
+    if benchmark not in BENCHMARKS:
+        raise WorkloadError(
+            f"no prompts ship for {benchmark!r}",
+            where="workload.benchmarks",
+            fix=f"use one of {', '.join(BENCHMARKS)}, or give a file",
+        )
+    file = resources.files("specpilot.workload") / "prompts" / f"{benchmark}.jsonl"
+    return _parse_lines(file.read_text(encoding="utf-8"), f"builtin {benchmark}")
+
+
+def read_hub(benchmark: str) -> tuple[list[Row], str]:
+    """Rows of a benchmark from its data set on the hub.
+
+    Raises:
+        WorkloadError: unknown name, no JSON Lines file there, or the hub cannot be reached.
+    """
+    if benchmark not in HUB_DATASETS:
+        raise WorkloadError(
+            f"{benchmark!r} is not a benchmark that the hub is known to have",
+            where="workload.benchmarks",
+            fix=f'give its file, as in {{ {benchmark} = "requests.jsonl" }}',
+        )
+    dataset = HUB_DATASETS[benchmark]
+    advice = f'download it as JSON Lines and give the file: {{ {benchmark} = "{benchmark}.jsonl" }}'
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    patterns = [f"*{ending}" for ending in _ENDINGS]
+    try:
+        folder = Path(snapshot_download(dataset, repo_type="dataset", allow_patterns=patterns))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise WorkloadError(
+            f"the hub does not give it ({reason})", where=dataset, fix=advice
+        ) from error
+    files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    chosen = choose_file(files)
+    if chosen is None:
+        raise WorkloadError("the hub has no JSON Lines file of it", where=dataset, fix=advice)
+    return read_file(folder / chosen), f"{dataset}/{chosen}"
+
+
+def choose_file(names: list[str]) -> str | None:
+    """The test questions among a data set's files: JSON Lines only, tests before the rest."""
+    lines = sorted(name for name in names if name.endswith(_ENDINGS))
+    likely = [name for name in lines if "test" in name or "question" in name]
+    return next(iter(likely or lines), None)
+
+
+def _parse_list(text: str, path: Path) -> list[Row]:
+    try:
+        rows = json.loads(text)
+    except ValueError as error:
+        raise _not_json(str(path), str(error)) from error
+    if not isinstance(rows, list) or any(not isinstance(row, dict) for row in rows):
+        raise _not_json(str(path), "not a list of objects")
+    return rows
+
+
+def _parse_lines(text: str, where: str) -> list[Row]:
+    rows: list[Row] = []
+    # Not splitlines: texts may hold the other line separators that Unicode knows.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise _not_json(f"{where}, line {number}", str(error)) from error
+        if not isinstance(row, dict):
+            raise _not_json(f"{where}, line {number}", "not an object")
+        rows.append(row)
+    return rows
+
+
+def _not_json(where: str, reason: str) -> WorkloadError:
+    return WorkloadError(
+        f"is not JSON as expected ({reason})", where=where, fix="give one JSON object per line"
+    )
