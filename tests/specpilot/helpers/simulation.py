@@ -1,8 +1,10 @@
 """A simulated run with agents of a few lines, for tests of the loop and of the controller."""
 
 import asyncio
+import dataclasses
 import json
 import os
+import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,8 +13,10 @@ import tomli_w
 
 from specpilot.agents.base import AgentLimits, Brief, MemoryOffer, Workspace
 from specpilot.agents.events import AgentEvent, ResultEvent
-from specpilot.controller.journal import read_journal
+from specpilot.controller.journal import Journal, read_journal
+from specpilot.controller.main import run_controller
 from specpilot.core.deployment import Deployment, parse_deployment
+from specpilot.core.record import Record
 from specpilot.engines.simulated import SimulatedAdapter
 from specpilot.loop.facts import DirectionPlan, Factor, PlanningFacts
 from specpilot.loop.run import Parts, Run
@@ -157,3 +161,66 @@ def faster(factor: float) -> tuple[str, str, str]:
 def fault(name: str) -> tuple[str, str, str]:
     """An edit of the simulated source that cheats."""
     return (CODE, 'fault = "none"', f'fault = "{name}"')
+
+
+VOLATILE = frozenset(
+    {"record", "device_seconds", "seconds", "pid", "starts", "agent_starts", "cuda_seconds", "usd"}
+)
+"""What two runs of the same thing may differ in: times, and files that hold times."""
+
+
+def essence(value: object) -> object:
+    """A state as plain values, without times and without how often it was resumed."""
+    if isinstance(value, Record):
+        return essence(value.to_json())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value)]
+        return essence({name: getattr(value, name) for name in names})
+    if isinstance(value, Mapping):
+        return {str(key): essence(item) for key, item in value.items() if str(key) not in VOLATILE}
+    if isinstance(value, list | tuple):
+        return [essence(item) for item in value]
+    return value
+
+
+def run_killed(folder: Path, parts: Parts, *, at: int, torn: bool) -> bool:
+    """Run the controller in a forked process that is killed at its `at`-th journal line.
+
+    Args:
+        torn: leave half of that line on the disk, as a crash inside the write does; otherwise the
+            line is whole and the process dies before anything else happens.
+
+    Returns:
+        Whether the process was killed; False means that it ended before.
+    """
+    child = os.fork()
+    if child == 0:
+        _die_at(at, torn)
+        try:
+            run_controller(folder, parts)
+            os._exit(0)
+        except BaseException:  # noqa: BLE001 - a forked test process must never return to pytest
+            os._exit(70)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return True
+    assert os.WEXITSTATUS(status) == 0
+    return False
+
+
+def _die_at(at: int, torn: bool) -> None:
+    whole = Journal._write
+    written = 0
+
+    def write(journal: Journal, encoded: bytes) -> None:
+        nonlocal written
+        written += 1
+        if written == at:
+            if torn:
+                os.write(journal._descriptor, encoded[: len(encoded) // 2])
+            else:
+                whole(journal, encoded)
+            os.kill(os.getpid(), signal.SIGKILL)
+        whole(journal, encoded)
+
+    Journal._write = write
