@@ -135,8 +135,19 @@ def judge_forcing(
     events = sum(_large(token, delta_nats) for token in wrong)
     rate = len(wrong) / max(len(tokens), 1)
     base = rate if stock is None else stock.mismatch_rate
+    stock_events = events if stock is None else stock.large_margin_events
+    stock_tokens = len(tokens) if stock is None else stock.tokens
+    likely = 1.0
+    if events:
+        share = len(tokens) / (len(tokens) + stock_tokens)
+        likely = float(
+            distributions.binomtest(
+                events, events + stock_events, share, alternative="greater"
+            ).pvalue
+        )
+    too_often = rate - 1.645 * _rate_error(scores, rate) > base + 0.005
     return ForcingFacts(
-        accepted=True,
+        accepted=stock is None or (likely >= 0.05 and not too_often),
         tokens=len(tokens),
         mismatches=len(wrong),
         mismatch_rate=rate,
@@ -144,7 +155,19 @@ def judge_forcing(
         delta_nats=delta_nats,
         large_margin_events=events,
         unexplained=events,
+        stock_events=stock_events,
+        stock_tokens=stock_tokens,
+        detail=f"{events} events of {len(tokens)} tokens, mismatch rate {rate:.4f}",
     )
+
+
+def _rate_error(scores: Sequence[OutputScore], rate: float) -> float:
+    total = sum(len(item.tokens) for item in scores)
+    squares = sum(
+        (sum(t.token != t.argmax for t in item.tokens) - rate * len(item.tokens)) ** 2
+        for item in scores
+    )
+    return math.sqrt(squares) / max(total, 1)
 
 
 def _large(token: TokenScore, delta_nats: float) -> bool:

@@ -27,7 +27,7 @@ from specpilot.core.errors import BudgetSpent, EngineFailure, Refused, SpecPilot
 from specpilot.core.record import Record, content_hash
 from specpilot.core.requests import FinishReason, RequestOutcome
 from specpilot.core.system import System
-from specpilot.core.verdict import VerdictKind
+from specpilot.core.verdict import Reason, VerdictKind
 from specpilot.loop.budget import budget_reached
 from specpilot.loop.events import AttemptJudged, OperationAnswered
 from specpilot.loop.run import Run
@@ -43,9 +43,13 @@ async def answer(run: Run, direction: str, message: dict[str, Any]) -> dict[str,
     """
     try:
         operation, arguments = parse_request(message)
+    except Refused as error:
+        return refusal(error)
+    try:
         system = _system(run, direction, operation)
     except SpecPilotError as error:
-        return refusal(error)
+        key = content_hash([direction, operation, "not collected", str(error)])
+        return _record(run, direction, operation, key, refusal(error), 0.0)
     tree = "" if system is None else system.tree_hash
     key = content_hash([direction, operation, tree, arguments.to_json()])
     known = run.state.directions[direction].answers.get(key)
@@ -60,16 +64,28 @@ async def answer(run: Run, direction: str, message: dict[str, Any]) -> dict[str,
         return refusal(error)
     except (Refused, RebaseConflict, EngineFailure) as error:
         answered = refusal(error)
-    run.emit(
-        OperationAnswered(
-            direction=direction,
-            operation=operation,
-            key=key,
-            ok=bool(answered["ok"]),
-            answer=answered,
-            device_seconds=time.monotonic() - started,
+    return _record(run, direction, operation, key, answered, time.monotonic() - started)
+
+
+def _record(
+    run: Run,
+    direction: str,
+    operation: Operation,
+    key: str,
+    answered: dict[str, Any],
+    seconds: float,
+) -> dict[str, Any]:
+    if key not in run.state.directions[direction].answers:
+        run.emit(
+            OperationAnswered(
+                direction=direction,
+                operation=operation,
+                key=key,
+                ok=bool(answered["ok"]),
+                answer=answered,
+                seconds=seconds,
+            )
         )
-    )
     return answered
 
 
@@ -82,8 +98,24 @@ def refusal(error: SpecPilotError) -> dict[str, Any]:
             "where": error.where,
             "fix": error.fix,
             "exit_code": int(error.exit_code),
+            "reason": _reason(error),
         },
     }
+
+
+def _reason(error: SpecPilotError) -> Reason | None:
+    """What the direction ends with if nothing else happens to it."""
+    match error:
+        case ForbiddenPath():
+            return Reason.FORBIDDEN_PATH
+        case RebaseConflict():
+            return Reason.CONFLICT
+        case EngineFailure():
+            return Reason.CHECK_FAILED
+        case BudgetSpent():
+            return Reason.ATTEMPTS_SPENT
+        case _:
+            return None
 
 
 def _system(run: Run, direction: str, operation: Operation) -> System | None:

@@ -44,8 +44,9 @@ def closing(item: Direction) -> DirectionClosed:
         reason, detail = Reason.CLOSED_ON_BOUND, str(bound[-1].answer["result"]["reason"])
     else:
         refused = [a.answer["error"] for a in item.answers.values() if not a.ok]
-        reason = Reason.AGENT_ENDED
-        detail = str(refused[-1]["what"]) if refused else "the agent submitted nothing"
+        last = refused[-1] if refused else {}
+        reason = Reason(last.get("reason") or Reason.AGENT_ENDED)
+        detail = str(last.get("what", "the agent submitted nothing"))
     return DirectionClosed(direction=item.plan.id, reason=reason, detail=detail, headroom=headroom)
 
 

@@ -209,7 +209,8 @@ class OperationAnswered(Record):
     """Hash of direction, operation, tree and arguments."""
     ok: bool
     answer: dict[str, Any]
-    device_seconds: NonNegative = 0.0
+    seconds: NonNegative = 0.0
+    """Waiting for devices included."""
 
 
 class AttemptStarted(Record):

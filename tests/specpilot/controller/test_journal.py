@@ -115,7 +115,7 @@ def test_a_full_disk_takes_the_partial_line_back(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(JournalError, match="line 3 cannot be written .No space left") as caught:
+    with pytest.raises(JournalError, match=r"line 3 cannot be written .No space left") as caught:
         journal.append(Noticed(message="lost"))
     monkeypatch.undo()
 
