@@ -44,7 +44,7 @@ async def drive(run: Run) -> None:
         while True:
             _check_budget(run)
             for action in next_actions(run.state):
-                if action not in working:
+                if action not in working and not (working and isinstance(action, FinishRun)):
                     working[action] = asyncio.create_task(execute(run, action))
             if not working:
                 return

@@ -123,7 +123,10 @@ Action = (
 
 
 def next_actions(state: RunState) -> tuple[Action, ...]:
-    """Actions that may run now, at once; empty when the run is over."""
+    """Actions that may run now, at once; empty when the run is over.
+
+    A spent budget ends the run where it stands; resuming with a larger one goes on from there.
+    """
     if state.finished is not None:
         return ()
     if (unfinished := state.unfinished_promotion()) is not None:
@@ -167,14 +170,14 @@ def _within_round(state: RunState, current: Round) -> tuple[Action, ...]:
         return (MeasureCeiling(current.number),)
     for phase in (1, 2, 3):
         actions = _phase(state, current, phase)
+        if actions and state.budget is not None:
+            return (FinishRun(Outcome.BUDGET_SPENT),)
         if actions:
             return actions
     return _close_round(state, current)
 
 
 def _phase(state: RunState, current: Round, phase: int) -> tuple[Action, ...]:
-    if state.budget is not None and phase not in current.planned:
-        return ()
     if current.phase < phase:
         return (StartPhase(current.number, phase),)
     if phase not in current.planned:
@@ -196,7 +199,9 @@ def _close_round(state: RunState, current: Round) -> tuple[Action, ...]:
     if current.phase < 4:
         return (StartPhase(current.number, 4),)
     changed = state.best != current.start
-    if changed and current.final is None and state.budget is None:
+    if changed and current.final is None:
+        if state.budget is not None:
+            return (FinishRun(Outcome.BUDGET_SPENT),)
         return (JudgeFinal(current.number),)
     if _accepted(current):
         for item in promoted_in(state, current.number):
