@@ -1,0 +1,1 @@
+"""Statistics of the judge; each is checked against scipy or simulation."""
