@@ -8,13 +8,15 @@ from statistics import fmean
 from scipy import stats as distributions
 
 from specpilot.controller.servers import serving
-from specpilot.core.measurement import Measurement, OutputScore, PairedRun, TokenScore
+from specpilot.core.measurement import Measurement, PairedRun
 from specpilot.core.requests import FinishReason, Request, RequestOutcome
 from specpilot.core.verdict import Gain, Interval
+from specpilot.forcing.outputs import outputs_of
+from specpilot.forcing.reference import StockReference
+from specpilot.forcing.rules import ForcingResult
+from specpilot.forcing.run import force_outputs, measure_reference
 from specpilot.loop.facts import ForcingFacts, SpeedFacts
 from specpilot.loop.run import Run
-
-Output = tuple[Request, RequestOutcome]
 
 
 def gain(played: PairedRun) -> Gain:
@@ -65,113 +67,93 @@ def speed_or_none(arm: Measurement | None) -> SpeedFacts | None:
     return speed(arm)
 
 
-def outputs_of(arm: Measurement, requests: Sequence[Request]) -> tuple[Output, ...]:
-    """Every distinct output of an arm with its request."""
-    by_id = {request.id: request for request in requests}
-    distinct = {
-        (o.request_id, o.output_token_ids, o.finish_reason): (by_id[o.request_id], o)
-        for outcomes in arm.passes
-        for o in outcomes
-    }
-    return tuple(distinct.values())
+async def force(
+    run: Run,
+    devices: tuple[str, ...],
+    requests: Sequence[Request],
+    outcomes: Sequence[RequestOutcome],
+    stock_outcomes: Sequence[RequestOutcome] = (),
+) -> ForcingFacts:
+    """Token forcing of outputs on a fresh stock server (paper section 3.3).
+
+    Args:
+        requests: what was played.
+        outcomes: the candidate's, none of them failed.
+        stock_outcomes: stock's own on the same requests, for the audit.
+    """
+    reference = stock_reference(run)
+    checkout = run.systems.export(run.stock)
+    async with serving(run.arena(devices), checkout, requests) as scorer:
+        result = await force_outputs(
+            scorer,
+            outputs_of(requests, outcomes),
+            reference,
+            stop_ids=run.parts.adapter.stop_ids,
+            stock_outputs=outputs_of(requests, stock_outcomes),
+        )
+    return forcing_facts(result)
 
 
-async def force(run: Run, devices: tuple[str, ...], outputs: Sequence[Output]) -> ForcingFacts:
-    """Token forcing of outputs against stock's own record (paper section 3.3)."""
+async def measure_stock(
+    run: Run, devices: tuple[str, ...], arms: dict[str, Measurement]
+) -> StockReference:
+    """Stock's and AR's development outputs under the scorer."""
+    outputs = {name: outputs_of(run.development, outcomes_of(arm)) for name, arm in arms.items()}
+    checkout = run.systems.export(run.stock)
+    async with serving(run.arena(devices), checkout, run.development) as scorer:
+        return await measure_reference(scorer, outputs["stock"], outputs["ar"])
+
+
+def stock_reference(run: Run) -> StockReference:
+    """What phase 0 recorded of stock under the scorer."""
     facts = run.state.stock_facts
     if facts is None:
         raise ValueError("stock is forced before any candidate")
-    scores = await score_outputs(run, devices, outputs)
-    return judge_forcing(scores, stock=facts.forcing, delta_nats=facts.delta_nats)
+    return StockReference.model_validate(run.load(facts.record)["reference"])
 
 
-async def score_outputs(
-    run: Run, devices: tuple[str, ...], outputs: Sequence[Output]
-) -> tuple[OutputScore, ...]:
-    """Score outputs on a fresh stock server."""
-    checkout = run.systems.export(run.stock)
-    async with serving(run.arena(devices), checkout, run.development) as scorer:
-        return tuple(
-            [
-                OutputScore(
-                    request_id=request.id,
-                    tokens=await scorer.score(request.prompt_token_ids, outcome.output_token_ids),
-                )
-                for request, outcome in outputs
-            ]
-        )
+def outcomes_of(arm: Measurement) -> tuple[RequestOutcome, ...]:
+    """All outcomes of an arm, pass after pass."""
+    return tuple(outcome for outcomes in arm.passes for outcome in outcomes)
 
 
-def departure_margins(
-    stock: Sequence[OutputScore], autoregressive: Sequence[OutputScore]
-) -> list[float]:
-    """Per request, the scorer's margin where stock's output first leaves AR's, in nats."""
-    other = {item.request_id: item.tokens for item in autoregressive}
-    margins = []
-    for item in stock:
-        for mine, theirs in zip(item.tokens, other[item.request_id], strict=False):
-            if mine.token != theirs.token:
-                margins.append(max(mine.margin_nats, theirs.margin_nats))
-                break
-    return margins
-
-
-def delta_of(margins: Sequence[float]) -> float:
-    """The largest margin rounded up to a multiple of 1/8 nat, at least 1/8."""
-    return max(math.ceil(max(margins, default=0.0) * 8), 1) / 8
-
-
-def judge_stock(scores: Sequence[OutputScore], delta_nats: float) -> ForcingFacts:
-    """Stock under its own scorer."""
-    return judge_forcing(scores, stock=None, delta_nats=delta_nats)
-
-
-def judge_forcing(
-    scores: Sequence[OutputScore], *, stock: ForcingFacts | None, delta_nats: float
-) -> ForcingFacts:
-    """Rate rule and event rule; without `stock` the facts describe stock itself."""
-    tokens = [token for item in scores for token in item.tokens]
-    wrong = [token for token in tokens if token.token != token.argmax]
-    events = sum(_large(token, delta_nats) for token in wrong)
-    rate = len(wrong) / max(len(tokens), 1)
-    base = rate if stock is None else stock.mismatch_rate
-    stock_events = events if stock is None else stock.large_margin_events
-    stock_tokens = len(tokens) if stock is None else stock.tokens
-    likely = 1.0
-    if events:
-        share = len(tokens) / (len(tokens) + stock_tokens)
-        likely = float(
-            distributions.binomtest(
-                events, events + stock_events, share, alternative="greater"
-            ).pvalue
-        )
-    too_often = rate - 1.645 * _rate_error(scores, rate) > base + 0.005
+def forcing_facts(result: ForcingResult) -> ForcingFacts:
+    """The part of a forcing result that events carry."""
     return ForcingFacts(
-        accepted=stock is None or (likely >= 0.05 and not too_often),
-        tokens=len(tokens),
-        mismatches=len(wrong),
-        mismatch_rate=rate,
-        stock_mismatch_rate=base,
-        delta_nats=delta_nats,
-        large_margin_events=events,
-        unexplained=events,
-        stock_events=stock_events,
-        stock_tokens=stock_tokens,
-        detail=f"{events} events of {len(tokens)} tokens, mismatch rate {rate:.4f}",
+        accepted=result.accepted,
+        reasons=tuple(str(reason) for reason in result.reasons),
+        tokens=result.tokens,
+        mismatches=result.mismatches,
+        mismatch_rate=result.mismatch_rate,
+        stock_mismatch_rate=result.stock_mismatch_rate,
+        rate_difference_low=result.rate_difference_low,
+        rate_difference_high=result.rate_difference_high,
+        delta_nats=result.delta_nats,
+        large_margin_events=result.large_margin_events,
+        unexplained=result.unexplained,
+        early_ends=result.early_ends,
+        stock_events=result.stock_events,
+        stock_tokens=result.stock_tokens,
+        detail=result.detail,
     )
 
 
-def _rate_error(scores: Sequence[OutputScore], rate: float) -> float:
-    total = sum(len(item.tokens) for item in scores)
-    squares = sum(
-        (sum(t.token != t.argmax for t in item.tokens) - rate * len(item.tokens)) ** 2
-        for item in scores
+def stock_forcing_facts(reference: StockReference) -> ForcingFacts:
+    """Stock held against itself: what every candidate is compared with."""
+    mismatches = sum(entry.mismatches for entry in reference.tallies)
+    return ForcingFacts(
+        accepted=True,
+        tokens=reference.tokens,
+        mismatches=mismatches,
+        mismatch_rate=reference.mismatch_rate,
+        stock_mismatch_rate=reference.mismatch_rate,
+        delta_nats=reference.delta_nats,
+        large_margin_events=reference.large_margin_events,
+        unexplained=0,
+        stock_events=reference.large_margin_events,
+        stock_tokens=reference.tokens,
+        detail="stock",
     )
-    return math.sqrt(squares) / max(total, 1)
-
-
-def _large(token: TokenScore, delta_nats: float) -> bool:
-    return token.margin_nats > 2 * delta_nats
 
 
 def _keys(arm: Measurement) -> list[tuple[tuple[str, str], str]]:

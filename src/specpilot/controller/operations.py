@@ -202,8 +202,15 @@ async def _force(run: Run, direction: str, system: System) -> Record:
     async with run.leases.hold(devices, direction, "token forcing"):
         checkout = run.systems.export(system)
         async with serving(run.arena(devices), checkout, run.development) as server:
-            outputs = [(request, await play_once(server, request)) for request in run.development]
-        facts = await evidence.force(run, devices, outputs)
+            outcomes = [await play_once(server, request) for request in run.development]
+        failed = [outcome for outcome in outcomes if outcome.finish_reason is FinishReason.FAILED]
+        if failed:
+            raise EngineFailure(
+                f"{len(failed)} requests failed ({failed[0].error})",
+                where=f"system {system.tree_hash[:12]}",
+                fix="make every request answer before forcing it",
+            )
+        facts = await evidence.force(run, devices, run.development, outcomes)
     return ForceAnswer(
         accepted=facts.accepted,
         tree_hash=system.tree_hash,

@@ -92,7 +92,10 @@ def _void(evidence: Evidence) -> Verdict | None:
 def _unacceptable(evidence: Evidence) -> Verdict | None:
     forcing = evidence.forcing
     if forcing is not None and not forcing.accepted:
-        rule = Reason.FORCING_EVENTS if forcing.unexplained else Reason.FORCING_RATE
+        if forcing.reasons == ("too_little",):
+            return _verdict(evidence, VerdictKind.UNDECIDED, Reason.LOW_POWER, forcing.detail)
+        rate_only = set(forcing.reasons) <= {"rate"}
+        rule = Reason.FORCING_RATE if rate_only else Reason.FORCING_EVENTS
         return _verdict(evidence, VerdictKind.NOT_PROMOTED, rule, forcing.detail)
     silent = [
         name

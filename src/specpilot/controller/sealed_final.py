@@ -13,7 +13,7 @@ from specpilot.controller.servers import Tampered, play_once, serving
 from specpilot.controller.timing import changed_options, failed_requests, slowest_share
 from specpilot.core.errors import EngineFailure
 from specpilot.core.measurement import Isolation, PairedRun
-from specpilot.core.requests import Request
+from specpilot.core.requests import FinishReason, Request
 from specpilot.core.verdict import Reason, Verdict, VerdictKind
 from specpilot.loop.events import FinalJudged
 from specpilot.loop.facts import ForcingFacts, SpeedFacts
@@ -59,7 +59,13 @@ async def _measured(run: Run, number: int, devices: tuple[str, ...]) -> FinalJud
     forcing = long_forcing = None
     speeds: dict[str, SpeedFacts] = {}
     if not failed_requests(played):
-        forcing = await evidence.force(run, devices, evidence.outputs_of(played.candidate, timed))
+        forcing = await evidence.force(
+            run,
+            devices,
+            timed,
+            evidence.outcomes_of(played.candidate),
+            evidence.outcomes_of(played.baseline),
+        )
         long_forcing = await _force_longer(run, devices)
         speeds = await _speeds(run, devices)
     verdict = _verdict(run, played, forcing, long_forcing)
@@ -94,8 +100,15 @@ async def _force_longer(run: Run, devices: tuple[str, ...]) -> ForcingFacts | No
         return None
     longer = run.sealed
     async with serving(run.arena(devices), run.systems.export(run.best), longer) as server:
-        outputs = [(request, await play_once(server, request)) for request in longer]
-    return await evidence.force(run, devices, outputs)
+        outcomes = [await play_once(server, request) for request in longer]
+    failed = [outcome for outcome in outcomes if outcome.finish_reason is FinishReason.FAILED]
+    if failed:
+        raise EngineFailure(
+            f"{len(failed)} longer outputs failed ({failed[0].error})",
+            where="sealed final",
+            fix="look at the server's log in the run folder",
+        )
+    return await evidence.force(run, devices, longer, outcomes)
 
 
 async def _speeds(run: Run, devices: tuple[str, ...]) -> dict[str, SpeedFacts]:

@@ -117,7 +117,11 @@ async def _measure(
         )
         if not failed_requests(played):
             forcing = await evidence.force(
-                run, devices, evidence.outputs_of(played.candidate, run.development)
+                run,
+                devices,
+                run.development,
+                evidence.outcomes_of(played.candidate),
+                evidence.outcomes_of(played.baseline) if baseline == run.stock else (),
             )
         verdict = _verdict(run, number, played, forcing, candidate, baseline)
     except Tampered as error:

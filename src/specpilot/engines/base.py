@@ -86,6 +86,10 @@ class RunningEngine(Protocol):
 class EngineAdapter(Protocol):
     """Starts systems of one deployment."""
 
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Tokens that may end an output, read from the target's own folder."""
+
     def stock_tree(self) -> Mapping[str, bytes]:
         """The stock system as relative POSIX path -> file bytes, `system.toml` included."""
 

@@ -84,6 +84,11 @@ class SimulatedAdapter:
             CODE_FILE: _STOCK_CODE.encode(),
         }
 
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """The one stop token of the simulated target."""
+        return frozenset({STOP_TOKEN})
+
     def stock_tree(self) -> Mapping[str, bytes]:
         """Options of the embedded engine and a code file with their true worth."""
         return self._stock

@@ -68,15 +68,22 @@ class ForcingFacts(Record):
     """Result of token forcing (paper section 3.3)."""
 
     accepted: bool
+    reasons: tuple[str, ...] = ()
+    """Rules that rejected: `rate`, `events`, `early_end`, `failed_requests`, `too_little`."""
     tokens: Count
     mismatches: Count
     mismatch_rate: Share
     stock_mismatch_rate: Share
+    rate_difference_low: Finite = 0.0
+    rate_difference_high: Finite = 0.0
+    """95% interval of the rate minus stock's, clustered by request."""
     delta_nats: NonNegative
     large_margin_events: Count
     """Mismatches with a margin above 2 delta."""
     unexplained: Count
     """Large-margin events that the audit did not explain."""
+    early_ends: Count = 0
+    """Outputs that ended by neither a scored stop nor their limit."""
     stock_events: Count = 0
     stock_tokens: Count = 0
     detail: str = ""

@@ -72,23 +72,19 @@ async def characterise_stock(run: Run) -> None:
         for arm in played.values():
             if any(o.finish_reason is FinishReason.FAILED for o in arm.passes[0]):
                 raise _stock_fails(arm)
-        outputs = {name: evidence.outputs_of(arm, run.development) for name, arm in played.items()}
-        scores = await evidence.score_outputs(run, devices, outputs["stock"])
-        autoregressive = await evidence.score_outputs(run, devices, outputs["ar"])
+        reference = await evidence.measure_stock(run, devices, played)
         seconds = time.monotonic() - started
-    margins = evidence.departure_margins(scores, autoregressive)
-    delta = evidence.delta_of(margins)
     run.emit(
         StockCharacterised(
             autoregressive=evidence.speed(played["ar"]),
             stock=evidence.speed(played["stock"]),
-            delta_nats=delta,
-            departures=len(margins),
-            forcing=evidence.judge_stock(scores, delta),
+            delta_nats=reference.delta_nats,
+            departures=reference.departures,
+            forcing=evidence.stock_forcing_facts(reference),
             record=run.save(
                 "stock",
                 {
-                    "scores": [item.to_json() for item in scores],
+                    "reference": reference.to_json(),
                     "arms": {name: arm.to_json() for name, arm in played.items()},
                 },
             ),

@@ -37,6 +37,7 @@ def speed(rate: float) -> SpeedFacts:
 def forcing(*, accepted: bool, unexplained: int = 0) -> ForcingFacts:
     return ForcingFacts(
         accepted=accepted,
+        reasons=() if accepted else ("events",) if unexplained else ("rate",),
         tokens=1000,
         mismatches=20,
         mismatch_rate=0.02,
