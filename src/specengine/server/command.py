@@ -6,17 +6,27 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from specengine.decoding.options import EngineOptions, load_options
 from specengine.errors import EngineError, OptionError
 from specengine.server.sockets import bind_tcp, check_unix
 
 
+class _Parser(argparse.ArgumentParser):
+    """Raises instead of printing its usage, so that every bad start ends with one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise OptionError(message, where="command line", fix="see --help")
+
+
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line; `--help` describes it."""
-    parser = argparse.ArgumentParser(
-        prog="python -m specengine.server", description="Serve one system over HTTP."
-    )
+    """The command line; `--help` describes it.
+
+    Raises:
+        OptionError: an argument is missing, unknown or ill-formed.
+    """
+    parser = _Parser(prog="python -m specengine.server", description="Serve one system over HTTP.")
     add = parser.add_argument
     add("--target", type=Path, required=True, help="folder of the target model")
     add("--drafter", type=Path, help="folder of the drafter")
@@ -45,12 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0 after SIGTERM or SIGINT with every running request finished; 1 for a bad start (one line on
     stderr), an end before running requests finished, or a defect.
     """
-    options = parse_arguments(arguments)
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s"
     )
     try:
-        return _serve(options)
+        return _serve(parse_arguments(arguments))
     except EngineError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

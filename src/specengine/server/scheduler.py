@@ -22,6 +22,11 @@ class Work(Protocol):
         """Do one step; True while more are to come. Failures of the request end here."""
         ...
 
+    def deliver(self) -> None:
+        """Send the last answer. Its slot is free by then, so that a client that has its answer
+        never finds the server still busy with it."""
+        ...
+
     def fail(self, error: ApiError) -> None:
         """Answer with an error and release everything held; may run on any thread."""
         ...
@@ -136,6 +141,7 @@ class Scheduler:
                     if not work.advance():
                         with self._changed:
                             self._running.remove(work)
+                        work.deliver()
             crashed = False
         finally:
             # A defect that reaches this point leaves the engine in an unknown state. Its traceback

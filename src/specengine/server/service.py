@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 
 from specengine.decoding import Engine
-from specengine.server.scheduler import Scheduler, Work
+from specengine.server.scheduler import Scheduler
 from specengine.server.text import TextCodec
 from specengine.server.work import Call
 
@@ -70,12 +70,8 @@ async def call_engine(
     try:
         return await wait_for(call.answer, request)
     finally:
-        _release(service.scheduler, call, done=call.answer.done())
-
-
-def _release(scheduler: Scheduler, work: Work, *, done: bool) -> None:
-    if not done:
-        scheduler.cancel(work)
+        # Without effect on a call that has ended.
+        service.scheduler.cancel(call)
 
 
 async def _disconnected(request: Request) -> None:

@@ -38,6 +38,7 @@ class Generation:
         self._stream = stream
         self._session: Session | None = None
         self._held: list[int] = []
+        self._last: Emission | None = None
         self._cancelled = False
         self._loop = asyncio.get_running_loop()
         self.emissions: asyncio.Queue[Emission] = asyncio.Queue()
@@ -52,14 +53,22 @@ class Generation:
                 self._session = self._start()
             tokens = self._session.step()
         except _REQUEST_FAILURES as error:
-            self.fail(as_api_error(error))
+            self._close()
+            self._last = Emission([], None, as_api_error(error))
             return False
         self._held += tokens
         reason = self._session.finish_reason
-        if self._stream or reason is not None:
+        if reason is not None:
+            self._last = Emission(self._held, reason)
+        elif self._stream:
             held, self._held = self._held, []
-            self._send(Emission(held, reason))
+            self._send(Emission(held, None))
         return reason is None
+
+    def deliver(self) -> None:
+        """Send the last emission, if anyone still wants it."""
+        if self._last is not None:
+            self._send(self._last)
 
     def fail(self, error: ApiError) -> None:
         """Answer with an error."""
@@ -87,6 +96,8 @@ class Call:
 
     def __init__(self, action: Callable[[Callable[[], bool]], Any]) -> None:
         self._action = action
+        self._result: Any = None
+        self._error: ApiError | None = None
         self._cancelled = False
         self._loop = asyncio.get_running_loop()
         self.answer: asyncio.Future[Any] = self._loop.create_future()
@@ -96,12 +107,14 @@ class Call:
         if self._cancelled:
             return False
         try:
-            result = self._action(lambda: not self._cancelled)
+            self._result = self._action(lambda: not self._cancelled)
         except _REQUEST_FAILURES as error:
-            self.fail(as_api_error(error))
-        else:
-            _post(self._loop, self._settle, result, None)
+            self._error = as_api_error(error)
         return False
+
+    def deliver(self) -> None:
+        """Send the result or the failure."""
+        _post(self._loop, self._settle, self._result, self._error)
 
     def fail(self, error: ApiError) -> None:
         """Answer with an error."""

@@ -1,0 +1,133 @@
+"""Requests that are refused: 400, and the message and `param` name the field."""
+
+import asyncio
+
+import pytest
+
+BASE = {"prompt": [3, 4], "max_tokens": 2}
+CHAT = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2}
+
+WRONG = [
+    ("/v1/completions", {"max_tokens": 2}, "prompt"),
+    ("/v1/completions", {**BASE, "prompt": ""}, "prompt"),
+    ("/v1/completions", {**BASE, "prompt": []}, "prompt"),
+    ("/v1/completions", {**BASE, "prompt": ["a", "b"]}, "prompt"),
+    ("/v1/completions", {**BASE, "prompt": [[3], [4]]}, "prompt"),
+    ("/v1/completions", {**BASE, "prompt": [3, True]}, "prompt"),
+    ("/v1/completions", {**BASE, "prompt": [3.5]}, "prompt"),
+    ("/v1/completions", {**BASE, "prompt": {"a": 1}}, "prompt"),
+    ("/v1/completions", {**BASE, "prompt": [61]}, "prompt"),
+    ("/v1/completions", {**BASE, "prompt": [-1]}, "prompt"),
+    ("/v1/completions", {**BASE, "prompt": [3] * 256}, "prompt"),
+    ("/v1/completions", {**BASE, "prompt": [3] * 200, "max_tokens": 57}, "max_tokens"),
+    ("/v1/completions", {**BASE, "max_tokens": 0}, "max_tokens"),
+    ("/v1/completions", {**BASE, "max_tokens": "2"}, "max_tokens"),
+    ("/v1/completions", {**BASE, "max_tokens": 2.5}, "max_tokens"),
+    ("/v1/completions", {**BASE, "temperature": 0.7}, "temperature"),
+    ("/v1/completions", {**BASE, "temperature": -1}, "temperature"),
+    ("/v1/completions", {**BASE, "temperature": "0"}, "temperature"),
+    ("/v1/completions", {**BASE, "top_p": 0}, "top_p"),
+    ("/v1/completions", {**BASE, "n": 2}, "n"),
+    ("/v1/completions", {**BASE, "n": True}, "n"),
+    ("/v1/completions", {**BASE, "logprobs": 3}, "logprobs"),
+    ("/v1/completions", {**BASE, "echo": True}, "echo"),
+    ("/v1/completions", {**BASE, "presence_penalty": 0.5}, "presence_penalty"),
+    ("/v1/completions", {**BASE, "logit_bias": {"3": 100}}, "logit_bias"),
+    ("/v1/completions", {**BASE, "stop_token_ids": [5]}, "stop_token_ids"),
+    ("/v1/completions", {**BASE, "stop": 5}, "stop"),
+    ("/v1/completions", {**BASE, "stop": ["a", 5]}, "stop"),
+    ("/v1/completions", {**BASE, "stop": [""]}, "stop"),
+    ("/v1/completions", {**BASE, "stream": "yes"}, "stream"),
+    ("/v1/completions", {**BASE, "stream_options": {"usage": True}}, "stream_options.usage"),
+    ("/v1/completions", {**BASE, "max_token": 3}, "max_token"),
+    ("/v1/chat/completions", {"max_tokens": 2}, "messages"),
+    ("/v1/chat/completions", {**CHAT, "messages": []}, "messages"),
+    ("/v1/chat/completions", {**CHAT, "messages": [{"content": "a"}]}, "messages.0.role"),
+    ("/v1/chat/completions", {**CHAT, "max_completion_tokens": 3}, "max_completion_tokens"),
+    ("/v1/chat/completions", {**CHAT, "tools": [{"type": "function"}]}, "tools"),
+    (
+        "/v1/chat/completions",
+        {**CHAT, "response_format": {"type": "json_object"}},
+        "response_format",
+    ),
+    (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        "messages.0.content",
+    ),
+    ("/score", {"prompt_token_ids": [3]}, "output_token_ids"),
+    ("/score", {"prompt_token_ids": [], "output_token_ids": [3]}, "prompt_token_ids"),
+    ("/score", {"prompt_token_ids": [3], "output_token_ids": [99]}, "output_token_ids"),
+    (
+        "/score",
+        {"prompt_token_ids": [3], "output_token_ids": [4], "prefill_length": 0},
+        "prefill_length",
+    ),
+    ("/score", {"prompt_token_ids": [3] * 200, "output_token_ids": [4] * 57}, "output_token_ids"),
+    ("/record", {"prompt_token_ids": [3], "max_tokens": 4, "positions": 65}, "positions"),
+    ("/profile", {"prompt_token_ids": [3], "max_tokens": 1}, "max_tokens"),
+]
+
+
+def test_wrong_fields_are_named(serving):
+    async def play():
+        async with serving() as served:
+            for path, body, field in WRONG:
+                error = (await served.post(path, body, status=400))["error"]
+                assert error["param"] == field, (path, body, error)
+                assert field.split(".")[0] in error["message"], (body, error)
+                assert error["type"] == "invalid_request_error"
+            # None of them reached the engine.
+            assert served.service.engine.counters.requests == 0
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[1]", b"nul", b'"text"', b"\xff\xfe", b"[" * 100_000])
+def test_bodies_that_are_no_object_are_refused(serving, raw):
+    async def play():
+        async with (
+            serving() as served,
+            served.session.post("http://engine/v1/completions", data=raw) as answer,
+        ):
+            assert answer.status == 400
+            assert "JSON" in (await answer.json())["error"]["message"]
+
+    asyncio.run(play())
+
+
+def test_harmless_fields_change_nothing(serving):
+    extra = {
+        "user": "someone", "seed": 7, "top_p": 0.9, "n": 1, "logprobs": None, "echo": False,
+        "presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}, "best_of": 1,
+        "metadata": {"a": "b"}, "suffix": None, "temperature": 0.0, "stop": None,
+    }  # fmt: skip
+
+    async def play():
+        async with serving() as served:
+            plain = await served.post("/v1/completions", BASE)
+            with_extra = await served.post("/v1/completions", {**BASE, **extra})
+            assert plain["choices"] == with_extra["choices"]
+
+    asyncio.run(play())
+
+
+def test_text_without_a_tokenizer_is_refused(serving):
+    async def play():
+        async with serving(tokenizer=False) as served:
+            error = await served.post("/v1/completions", {**BASE, "prompt": "a"}, status=400)
+            assert error["error"]["param"] == "prompt"
+            answer = await served.post("/v1/completions", {**BASE, "return_token_ids": True})
+            assert len(answer["choices"][0]["token_ids"]) == 2
+
+    asyncio.run(play())
+
+
+def test_record_without_a_drafter_is_refused(serving):
+    async def play():
+        async with serving() as served:
+            body = {"prompt_token_ids": [3], "max_tokens": 4, "positions": 3}
+            error = await served.post("/record", body, status=400)
+            assert "drafter" in error["error"]["message"]
+
+    asyncio.run(play())

@@ -1,0 +1,108 @@
+"""Incremental text equals whole text, however tokens are grouped."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specengine.errors import CheckpointError, RequestError
+from specengine.server.text import Detokenizer, StopStrings, TextCodec, TextOutput
+
+tokens_strategy = st.lists(st.integers(0, 60), max_size=60)
+
+
+@st.composite
+def grouped(draw):
+    tokens = draw(tokens_strategy)
+    cuts = sorted(draw(st.lists(st.integers(0, len(tokens)), max_size=8)))
+    bounds = [0, *cuts, len(tokens)]
+    return tokens, [tokens[a:b] for a, b in pairwise(bounds)]
+
+
+@settings(max_examples=200, deadline=None)
+@given(tokens=tokens_strategy)
+def test_pieces_join_to_the_decoded_text(tiny_tokenizer, tokens):
+    detokenizer = Detokenizer(tiny_tokenizer)
+    pieces = [detokenizer.add(token) for token in tokens] + [detokenizer.finish()]
+    assert "".join(pieces) == tiny_tokenizer.decode(tokens, skip_special_tokens=True)
+
+
+@settings(max_examples=200, deadline=None)
+@given(case=grouped(), stops=st.lists(st.text("abent.é", min_size=1, max_size=3), max_size=3))
+def test_text_does_not_depend_on_the_grouping(tiny_tokenizer, case, stops):
+    tokens, groups = case
+    whole, chunked = TextOutput(tiny_tokenizer, stops), TextOutput(tiny_tokenizer, stops)
+    expected = whole.add(tokens) + whole.finish()
+    text = "".join(chunked.add(group) for group in groups) + chunked.finish()
+    assert text == expected
+    full = tiny_tokenizer.decode(tokens, skip_special_tokens=True)
+    places = [place for stop in stops if (place := full.find(stop)) >= 0]
+    # The earliest end of a match decides; of matches that one token completes, the earliest start.
+    assert full.startswith(text)
+    assert (text == full) == (not places)
+    assert not any(stop in text for stop in stops)
+
+
+def test_a_character_comes_whole_with_its_last_byte(tiny_tokenizer):
+    tokens = tiny_tokenizer.encode("a日🙂").ids
+    assert len(tokens) == 1 + 3 + 4
+    detokenizer = Detokenizer(tiny_tokenizer)
+    assert [detokenizer.add(token) for token in tokens] == ["a", "", "", "日", "", "", "", "🙂"]
+    assert detokenizer.finish() == ""
+
+
+def test_an_unfinished_character_ends_as_a_replacement(tiny_tokenizer):
+    detokenizer = Detokenizer(tiny_tokenizer)
+    pieces = [detokenizer.add(token) for token in tiny_tokenizer.encode("日").ids[:2]]
+    assert pieces == ["", ""]
+    assert detokenizer.finish() == "\ufffd"
+
+
+def test_special_tokens_have_no_text(tiny_tokenizer):
+    detokenizer = Detokenizer(tiny_tokenizer)
+    assert [detokenizer.add(token) for token in (3, 2, 4)] == ["a", "", "b"]
+
+
+@pytest.mark.parametrize(
+    ("stops", "pieces", "given_out", "stopped"),
+    [
+        (["end"], ["the e", "n", "d of"], ["the ", "", ""], True),
+        (["end"], ["the e", "n", "t"], ["the ", "", "ent"], False),
+        (["aab"], ["a", "a", "a", "b", "c"], ["", "", "a", "", ""], True),
+        (["bc", "abcd"], ["xab", "c"], ["x", "a"], True),
+        ([], ["any"], ["any"], False),
+    ],
+)
+def test_stop_strings_hold_back_what_may_become_one(stops, pieces, given_out, stopped):
+    text = StopStrings(stops)
+    assert [text.add(piece) for piece in pieces] == given_out
+    assert text.stopped is stopped
+
+
+def test_a_folder_without_tokenizer_serves_ids_alone(tmp_path):
+    codec = TextCodec.load(tmp_path)
+    with pytest.raises(RequestError, match=r"tokenizer\.json"):
+        codec.encode("a", "prompt")
+    assert Detokenizer(codec.tokenizer).add(3) == ""
+
+
+def test_a_broken_tokenizer_is_named(tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json"):
+        TextCodec.load(tmp_path)
+
+
+def test_templates_are_read_from_either_file(tmp_path, tiny_tokenizer, chat_template):
+    tiny_tokenizer.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "<eos>"}}')
+    codec = TextCodec.load(tmp_path)
+    messages = [{"role": "user", "content": "abe"}]
+    with pytest.raises(RequestError, match="chat template"):
+        codec.encode_chat(messages, {})
+    (tmp_path / "chat_template.jinja").write_text(chat_template)
+    ids = TextCodec.load(tmp_path).encode_chat(messages, {})
+    assert tiny_tokenizer.decode(ids, skip_special_tokens=False) == "u abe<eos>a "
+    (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('no such role') }}")
+    with pytest.raises(RequestError, match="no such role"):
+        TextCodec.load(tmp_path).encode_chat(messages, {})
