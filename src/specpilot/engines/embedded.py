@@ -64,6 +64,11 @@ class EmbeddedAdapter:
         """Vocabulary size and stop tokens of the target."""
         return self._vocabulary
 
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Tokens that may end an output."""
+        return self._vocabulary.stop_ids
+
     def stock_tree(self) -> Mapping[str, bytes]:
         """The installed engine and every option at stock's value."""
         return read_stock_tree(self._deployment.engine.options)
@@ -161,6 +166,7 @@ class EmbeddedAdapter:
             # A confined GPU server sees one device, whatever its number outside.
             "--device": "cpu" if device == "cpu" else "cuda:0",
             "--threads": threads,
+            "--slots": max(self._deployment.regime.concurrency),
             "--uds": SOCKET,
             "--tree-hash": checkout.system.tree_hash,
         }

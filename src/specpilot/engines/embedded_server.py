@@ -17,8 +17,8 @@ from specpilot.sandbox.process import ConfinedProcess, last_line
 
 Answer = TypeVar("Answer")
 
-WARM_UP_PROMPT = 48
-WARM_UP_TOKENS = 32
+WARM_UP_PROMPT = 16
+WARM_UP_TOKENS = 8
 """Tokens read and emitted before the first measurement: every shape of a step has run by then."""
 
 
