@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from specengine.decoding import Engine, EngineOptions
+from specengine.models import Target
 
 LIMIT = 24
 
@@ -77,3 +78,19 @@ def test_a_single_token_prompt_works(family, make_target, random_drafter, run_re
     alone = run_request(Engine(target, None), [7], 12, ignore_eos=True)
     drafted = Engine(target, random_drafter(target), EngineOptions(tree="best_first", nodes=16))
     assert run_request(drafted, [7], 12, ignore_eos=True) == alone
+
+
+@pytest.mark.parametrize("layout", [{"linear": "prepacked"}, {"fused_projections": True}])
+def test_weight_layouts_change_nothing_and_are_counted(
+    family, layout, tiny_model, greedy, knowing_drafter, run_request
+):
+    options = EngineOptions(tree="best_first", nodes=12, **layout)
+    target = Target(tiny_model(family), taps=(0,), options=options)
+    text = greedy(family)
+    engine = Engine(target, knowing_drafter(text, target, 0.7), options)
+    assert run_request(engine, text[:11], LIMIT, ignore_eos=True) == text[11:]
+    counters = engine.counters
+    counted = {name for name, count in counters.activations.items() if count == counters.steps}
+    named = {"linear": "prepacked_linear", "fused_projections": "fused_projections"}
+    assert {named[key] for key in layout} <= counted
+    assert len(counted & set(named.values())) <= 1
