@@ -2,7 +2,8 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from statistics import fmean
 
 from scipy import stats as distributions
@@ -11,6 +12,7 @@ from specpilot.controller.servers import serving
 from specpilot.core.measurement import Measurement, PairedRun
 from specpilot.core.requests import FinishReason, Request, RequestOutcome
 from specpilot.core.verdict import Gain, Interval
+from specpilot.engines.base import RunningEngine
 from specpilot.forcing.outputs import outputs_of
 from specpilot.forcing.reference import StockReference
 from specpilot.forcing.rules import ForcingResult
@@ -60,6 +62,12 @@ def speed(arm: Measurement) -> SpeedFacts:
     )
 
 
+def seconds_per_token(outcomes: Sequence[RequestOutcome]) -> float:
+    """Of all tokens after the first ones, which come out of the prefill."""
+    seconds = sum(o.seconds - (o.seconds_to_first_token or 0.0) for o in outcomes)
+    return seconds / max(sum(len(o.output_token_ids) - 1 for o in outcomes), 1)
+
+
 def speed_or_none(arm: Measurement | None) -> SpeedFacts | None:
     """Rates of an arm; None when there is no arm or a request of it failed."""
     if arm is None or any(o.finish_reason is FinishReason.FAILED for p in arm.passes for o in p):
@@ -67,30 +75,36 @@ def speed_or_none(arm: Measurement | None) -> SpeedFacts | None:
     return speed(arm)
 
 
+@asynccontextmanager
+async def scorer_of(run: Run, devices: tuple[str, ...]) -> AsyncIterator[RunningEngine]:
+    """A fresh stock server that scores."""
+    checkout = run.systems.export(run.stock)
+    async with serving(run.arena(devices), checkout, run.development) as scorer:
+        yield scorer
+
+
 async def force(
     run: Run,
-    devices: tuple[str, ...],
+    scorer: RunningEngine,
     requests: Sequence[Request],
     outcomes: Sequence[RequestOutcome],
     stock_outcomes: Sequence[RequestOutcome] = (),
 ) -> ForcingFacts:
-    """Token forcing of outputs on a fresh stock server (paper section 3.3).
+    """Token forcing of outputs (paper section 3.3).
 
     Args:
+        scorer: a running stock server.
         requests: what was played.
         outcomes: the candidate's, none of them failed.
         stock_outcomes: stock's own on the same requests, for the audit.
     """
-    reference = stock_reference(run)
-    checkout = run.systems.export(run.stock)
-    async with serving(run.arena(devices), checkout, requests) as scorer:
-        result = await force_outputs(
-            scorer,
-            outputs_of(requests, outcomes),
-            reference,
-            stop_ids=run.parts.adapter.stop_ids,
-            stock_outputs=outputs_of(requests, stock_outcomes),
-        )
+    result = await force_outputs(
+        scorer,
+        outputs_of(requests, outcomes),
+        stock_reference(run),
+        stop_ids=run.parts.adapter.stop_ids,
+        stock_outputs=outputs_of(requests, stock_outcomes),
+    )
     return forcing_facts(result)
 
 
@@ -99,8 +113,7 @@ async def measure_stock(
 ) -> StockReference:
     """Stock's and AR's development outputs under the scorer."""
     outputs = {name: outputs_of(run.development, outcomes_of(arm)) for name, arm in arms.items()}
-    checkout = run.systems.export(run.stock)
-    async with serving(run.arena(devices), checkout, run.development) as scorer:
+    async with scorer_of(run, devices) as scorer:
         return await measure_reference(scorer, outputs["stock"], outputs["ar"])
 
 

@@ -210,7 +210,8 @@ async def _force(run: Run, direction: str, system: System) -> Record:
                 where=f"system {system.tree_hash[:12]}",
                 fix="make every request answer before forcing it",
             )
-        facts = await evidence.force(run, devices, run.development, outcomes)
+        async with evidence.scorer_of(run, devices) as scorer:
+            facts = await evidence.force(run, scorer, run.development, outcomes)
     return ForceAnswer(
         accepted=facts.accepted,
         tree_hash=system.tree_hash,

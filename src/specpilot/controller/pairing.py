@@ -15,7 +15,7 @@ from specpilot.controller.servers import (
     blocks,
     play,
     provenance,
-    ready,
+    serving_all,
     verified_flush,
 )
 from specpilot.core.measurement import Counters, Measurement, PairedRun, Provenance
@@ -68,19 +68,15 @@ async def run_interleaved(
     random.Random(seed).shuffle(order)
     names = list(arms)
     logs = [_ArmLog() for _ in names]
-    servers: list[RunningEngine] = []
-    try:
-        for name in names:
-            servers.append(await ready(arena, arms[name], arena.devices[0], order))
-        log: list[list[RequestOutcome]] = [[] for _ in names]
+    placed = [(arms[name], arena.devices[0]) for name in names]
+    async with serving_all(arena, placed, order) as servers:
+        played: list[list[RequestOutcome]] = [[] for _ in names]
         for number, block in enumerate(blocks(order)):
             for shift in range(len(names)):
                 arm = (number + shift) % len(names)
-                log[arm].extend(await play(arena, servers[arm], block))
-        for arm, outcomes in enumerate(log):
+                played[arm].extend(await play(arena, servers[arm], block))
+        for arm, outcomes in enumerate(played):
             await logs[arm].add_pass(outcomes, servers[arm], order)
-    finally:
-        await asyncio.gather(*(server.stop() for server in servers))
     return {name: logs[arm].measurement(name, arms[name], origin) for arm, name in enumerate(names)}
 
 
@@ -119,10 +115,8 @@ async def _alternating(
     arena: Arena, baseline: Checkout, candidate: Checkout, order: Sequence[Request]
 ) -> tuple[_ArmLog, _ArmLog]:
     logs = (_ArmLog(), _ArmLog())
-    servers: list[RunningEngine] = []
-    try:
-        for checkout in (baseline, candidate):
-            servers.append(await ready(arena, checkout, arena.devices[0], order))
+    placed = [(checkout, arena.devices[0]) for checkout in (baseline, candidate)]
+    async with serving_all(arena, placed, order) as servers:
         for number in range(2):
             outcomes: tuple[list[RequestOutcome], list[RequestOutcome]] = ([], [])
             for position, block in enumerate(blocks(order)):
@@ -132,8 +126,6 @@ async def _alternating(
             for arm in (0, 1):
                 await logs[arm].add_pass(outcomes[arm], servers[arm], order)
                 await verified_flush(servers[arm])
-    finally:
-        await asyncio.gather(*(server.stop() for server in servers))
     return logs
 
 
@@ -142,15 +134,11 @@ async def _swapped(
 ) -> tuple[_ArmLog, _ArmLog]:
     logs = (_ArmLog(), _ArmLog())
     for devices in (arena.devices[:2], arena.devices[1::-1]):
-        servers: list[RunningEngine] = []
-        try:
-            for checkout, device in zip((baseline, candidate), devices, strict=True):
-                servers.append(await ready(arena, checkout, device, order))
+        placed = list(zip((baseline, candidate), devices, strict=True))
+        async with serving_all(arena, placed, order) as servers:
             played = await asyncio.gather(*(play(arena, server, order) for server in servers))
             for arm in (0, 1):
                 await logs[arm].add_pass(played[arm], servers[arm], order)
-        finally:
-            await asyncio.gather(*(server.stop() for server in servers))
     return logs
 
 

@@ -13,7 +13,7 @@ from specpilot.controller.servers import Tampered, play_once, serving
 from specpilot.controller.timing import changed_options, failed_requests, slowest_share
 from specpilot.core.errors import EngineFailure
 from specpilot.core.measurement import Isolation, PairedRun
-from specpilot.core.requests import FinishReason, Request
+from specpilot.core.requests import FinishReason, Request, RequestOutcome
 from specpilot.core.verdict import Reason, Verdict, VerdictKind
 from specpilot.loop.events import FinalJudged
 from specpilot.loop.facts import ForcingFacts, SpeedFacts
@@ -56,17 +56,21 @@ async def _measured(run: Run, number: int, devices: tuple[str, ...]) -> FinalJud
             for i in range(_RUNS)
         ],
     )
-    forcing = long_forcing = None
+    forcing: ForcingFacts | None = None
+    long_forcing: ForcingFacts | None = None
     speeds: dict[str, SpeedFacts] = {}
     if not failed_requests(played):
-        forcing = await evidence.force(
-            run,
-            devices,
-            timed,
-            evidence.outcomes_of(played.candidate),
-            evidence.outcomes_of(played.baseline),
-        )
-        long_forcing = await _force_longer(run, devices)
+        longer = await _play_longer(run, devices)
+        async with evidence.scorer_of(run, devices) as scorer:
+            forcing = await evidence.force(
+                run,
+                scorer,
+                timed,
+                evidence.outcomes_of(played.candidate),
+                evidence.outcomes_of(played.baseline),
+            )
+            if longer:
+                long_forcing = await evidence.force(run, scorer, run.sealed, longer)
         speeds = await _speeds(run, devices)
     verdict = _verdict(run, played, forcing, long_forcing)
     rates = {name: item.overall_tokens_per_second for name, item in speeds.items()}
@@ -93,14 +97,14 @@ def _timed_requests(run: Run) -> tuple[Request, ...]:
     )
 
 
-async def _force_longer(run: Run, devices: tuple[str, ...]) -> ForcingFacts | None:
+async def _play_longer(run: Run, devices: tuple[str, ...]) -> list[RequestOutcome]:
     """Outputs past the length that development ever saw, where late faults hide."""
     workload = run.deployment.workload
     if workload.sealed_max_new_tokens <= workload.max_new_tokens:
-        return None
-    longer = run.sealed
-    async with serving(run.arena(devices), run.systems.export(run.best), longer) as server:
-        outcomes = [await play_once(server, request) for request in longer]
+        return []
+    checkout = run.systems.export(run.best)
+    async with serving(run.arena(devices), checkout, run.sealed) as server:
+        outcomes = [await play_once(server, request) for request in run.sealed]
     failed = [outcome for outcome in outcomes if outcome.finish_reason is FinishReason.FAILED]
     if failed:
         raise EngineFailure(
@@ -108,7 +112,7 @@ async def _force_longer(run: Run, devices: tuple[str, ...]) -> ForcingFacts | No
             where="sealed final",
             fix="look at the server's log in the run folder",
         )
-    return await evidence.force(run, devices, longer, outcomes)
+    return outcomes
 
 
 async def _speeds(run: Run, devices: tuple[str, ...]) -> dict[str, SpeedFacts]:

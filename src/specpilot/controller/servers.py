@@ -48,7 +48,7 @@ async def serving(
     arena: Arena, checkout: Checkout, requests: Sequence[Request]
 ) -> AsyncIterator[RunningEngine]:
     """One warm, flushed server; gone when the block is left, however it is left."""
-    server = await ready(arena, checkout, arena.devices[0], requests)
+    server = await _ready(arena, checkout, arena.devices[0], requests)
     try:
         yield server
     finally:
@@ -82,13 +82,36 @@ def check_outcome(request: Request, outcome: RequestOutcome) -> None:
         raise _tampered(request, "took no time")
 
 
-async def ready(
+@asynccontextmanager
+async def serving_all(
+    arena: Arena, placed: Sequence[tuple[Checkout, str]], requests: Sequence[Request]
+) -> AsyncIterator[list[RunningEngine]]:
+    """Several servers on their devices, started at once; all gone when the block is left.
+
+    Raises:
+        EngineFailure: the first one that did not start; the others are stopped.
+    """
+    started = await asyncio.gather(
+        *(_ready(arena, checkout, device, requests) for checkout, device in placed),
+        return_exceptions=True,
+    )
+    servers = [server for server in started if not isinstance(server, BaseException)]
+    try:
+        for server in started:
+            if isinstance(server, BaseException):
+                raise server
+        yield servers
+    finally:
+        await asyncio.gather(*(server.stop() for server in servers))
+
+
+async def _ready(
     arena: Arena, checkout: Checkout, device: str, requests: Sequence[Request]
 ) -> RunningEngine:
+    """Launch, warm up on a prompt that no measured request has, and flush."""
     server = await arena.adapter.launch(checkout, device, threads=arena.threads)
     try:
         first = requests[0]
-        # A prompt that no measured request has, so that warming up fills no useful cache.
         warm = first.model_copy(
             update={
                 "id": "warm-up/0",
@@ -99,12 +122,18 @@ async def ready(
         await server.generate(warm)
         await verified_flush(server)
     except BaseException:
+        # Whatever ended the start, cancellation included, the process must not stay.
         await server.stop()
         raise
     return server
 
 
 async def verified_flush(server: RunningEngine) -> None:
+    """Flush, and look whether it happened.
+
+    Raises:
+        EngineFailure: the server still counts what came before.
+    """
     await server.flush()
     after = await server.counters()
     if after.steps or after.emitted_tokens:
@@ -139,10 +168,12 @@ def _labelled(outcome: RequestOutcome, size: int) -> RequestOutcome:
 
 
 def blocks(order: Sequence[Request]) -> list[Sequence[Request]]:
+    """What one arm plays before the other has its turn."""
     return [order[i : i + _BLOCK_REQUESTS] for i in range(0, len(order), _BLOCK_REQUESTS)]
 
 
 async def provenance(arena: Arena, requests: Sequence[Request]) -> Provenance:
+    """Hashes and device states right before a run."""
     identity = await arena.adapter.identity()
     states = [await arena.adapter.device_state(device) for device in arena.devices]
     return Provenance(

@@ -116,13 +116,14 @@ async def _measure(
             seed=order_seed(key),
         )
         if not failed_requests(played):
-            forcing = await evidence.force(
-                run,
-                devices,
-                run.development,
-                evidence.outcomes_of(played.candidate),
-                evidence.outcomes_of(played.baseline) if baseline == run.stock else (),
-            )
+            async with evidence.scorer_of(run, devices) as scorer:
+                forcing = await evidence.force(
+                    run,
+                    scorer,
+                    run.development,
+                    evidence.outcomes_of(played.candidate),
+                    evidence.outcomes_of(played.baseline) if baseline == run.stock else (),
+                )
         verdict = _verdict(run, number, played, forcing, candidate, baseline)
     except Tampered as error:
         verdict = _void(number, Reason.TAMPERED, error)

@@ -8,14 +8,15 @@ import numpy as np
 from specpilot.controller.headroom import few_requests
 from specpilot.controller.servers import play_once, serving
 from specpilot.core.errors import EngineFailure
-from specpilot.core.requests import FinishReason, Request
+from specpilot.core.requests import Request
 from specpilot.core.system import System
 from specpilot.engines.base import Recording
 from specpilot.loop.events import CeilingMeasured, Noticed, RecordRef
 from specpilot.loop.facts import CeilingFacts
 from specpilot.loop.run import CeilingInputs, Run
 
-NODE_BUDGETS = (8, 16, 32, 64)
+NODE_BUDGETS = {"cpu": (8, 16, 32), "cuda": (8, 16, 32, 64)}
+"""Verified rows whose step time is measured; on a CPU further rows cost compute."""
 POSITIONS = 16
 _TOKENS = 128
 
@@ -47,6 +48,9 @@ async def measure_round_ceiling(run: Run, number: int) -> None:
 
 async def measure_ceiling(run: Run, system: System, name: str) -> tuple[CeilingFacts, RecordRef]:
     """Record, profile and time a system, and compute its ceiling."""
+    stock = run.state.stock_facts
+    if stock is None:
+        raise ValueError("stock is characterised before any ceiling")
     devices = run.leases.pick(1)
     requests = few_requests(run.development, _TOKENS)
     async with run.leases.hold(devices, name, "ceiling"):
@@ -61,7 +65,7 @@ async def measure_ceiling(run: Run, system: System, name: str) -> tuple[CeilingF
             recordings=tuple(recordings),
             profiles=tuple(profiles),
             tau=tau,
-            autoregressive_seconds=await _autoregressive_seconds(run, devices, requests),
+            autoregressive_seconds=stock.autoregressive_seconds,
             step_seconds=await _step_seconds(run, devices, system, requests),
             device=devices[0],
         )
@@ -77,27 +81,6 @@ async def measure_ceiling(run: Run, system: System, name: str) -> tuple[CeilingF
     )
 
 
-async def _autoregressive_seconds(
-    run: Run, devices: tuple[str, ...], requests: Sequence[Request]
-) -> float:
-    """Seconds per token after the first, on the same engine without its drafter."""
-    checkout = run.systems.export(run.stock, autoregressive=True)
-    seconds, tokens = 0.0, 0
-    async with serving(run.arena(devices), checkout, requests) as server:
-        for request in requests:
-            outcome = await play_once(server, request)
-            if outcome.finish_reason is not FinishReason.FAILED:
-                seconds += outcome.seconds - (outcome.seconds_to_first_token or 0.0)
-                tokens += max(len(outcome.output_token_ids) - 1, 1)
-    if tokens == 0:
-        raise EngineFailure(
-            "every request failed without the drafter",
-            where="AR arm",
-            fix="run 'specpilot doctor' on the deployment",
-        )
-    return seconds / tokens
-
-
 async def _step_seconds(
     run: Run, devices: tuple[str, ...], system: System, requests: Sequence[Request]
 ) -> dict[int, float]:
@@ -105,7 +88,7 @@ async def _step_seconds(
     if not {"tree", "nodes"} <= system.options.keys():
         return {}
     seconds: dict[int, float] = {}
-    for nodes in NODE_BUDGETS:
+    for nodes in NODE_BUDGETS["cpu" if devices[0] == "cpu" else "cuda"]:
         variant = run.systems.with_options(system, {"tree": "best_first", "nodes": nodes})
         try:
             checkout = run.systems.export(variant)

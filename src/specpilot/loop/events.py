@@ -93,6 +93,8 @@ class StockCharacterised(Record):
 
     kind: Literal["stock_characterised"] = "stock_characterised"
     autoregressive: SpeedFacts
+    autoregressive_seconds: Positive
+    """T_AR: seconds per token after the first, on the same engine without its drafter."""
     stock: SpeedFacts
     delta_nats: NonNegative
     """Largest margin at stock's first departures from AR, rounded up to 1/8."""

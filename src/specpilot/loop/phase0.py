@@ -77,6 +77,7 @@ async def characterise_stock(run: Run) -> None:
     run.emit(
         StockCharacterised(
             autoregressive=evidence.speed(played["ar"]),
+            autoregressive_seconds=evidence.seconds_per_token(evidence.outcomes_of(played["ar"])),
             stock=evidence.speed(played["stock"]),
             delta_nats=reference.delta_nats,
             departures=reference.departures,

@@ -1,0 +1,205 @@
+"""Paired runs: the order of play, conservation of outcomes, and servers that lie or stay."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from specpilot.controller.pairing import merge_runs, run_interleaved, run_pair
+from specpilot.controller.servers import Arena, Tampered, check_outcome
+from specpilot.controller.systems import SystemRepository
+from specpilot.core.errors import EngineFailure
+from specpilot.core.measurement import Isolation
+from specpilot.core.requests import FinishReason, Request, RequestOutcome
+from specpilot.core.system import Checkout
+from specpilot.engines.simulated import SimulatedAdapter, SimulatedEngine, simulated_requests
+
+REQUESTS = simulated_requests(("gsm8k", "mbpp"), 6, 64, seed=0)
+
+
+class Watching(SimulatedAdapter):
+    """Remembers which arm played what, in order."""
+
+    def __init__(self, change: Callable[[SimulatedEngine], None] | None = None) -> None:
+        super().__init__()
+        self.played: list[tuple[int, str]] = []
+        self.devices: list[str] = []
+        self.launched = 0
+        self._change = change
+
+    async def launch(
+        self, checkout: Checkout, device: str, *, threads: int | None = None
+    ) -> SimulatedEngine:
+        engine = await super().launch(checkout, device, threads=threads)
+        number, self.launched = self.launched, self.launched + 1
+        self.devices.append(device)
+        generate = engine.generate
+
+        async def watched(request: Request) -> RequestOutcome:
+            self.played.append((number, request.id))
+            return await generate(request)
+
+        engine.generate = watched
+        if self._change is not None:
+            self._change(engine)
+        return engine
+
+
+@pytest.fixture
+def stock(tmp_path: Path) -> Checkout:
+    systems = SystemRepository(tmp_path)
+    return systems.export(systems.commit_stock(SimulatedAdapter().stock_tree()))
+
+
+def arena(adapter: SimulatedAdapter, devices: Sequence[str] = ("cpu",)) -> Arena:
+    return Arena(adapter=adapter, devices=tuple(devices), isolation=Isolation.NAMESPACES)
+
+
+def test_blocks_alternate_and_every_block_is_played_in_both_orders(stock: Checkout) -> None:
+    adapter = Watching()
+
+    played = asyncio.run(run_pair(arena(adapter), "x", stock, stock, REQUESTS, seed=3))
+
+    timed = [item for item in adapter.played if not item[1].startswith("warm-up")]
+    blocks = [[timed[0]]]
+    for item in timed[1:]:
+        if item[0] == blocks[-1][-1][0] and len(blocks[-1]) < 5:
+            blocks[-1].append(item)
+        else:
+            blocks.append([item])
+    arms = [block[0][0] for block in blocks]
+    assert arms == [0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1, 0]
+    orders = [[request for arm, request in timed if arm == side] for side in (0, 1)]
+    assert orders[0] == orders[1]
+    assert played.order == "ABBA"
+    assert [len(outcomes) for outcomes in played.candidate.passes] == [12, 12]
+
+
+def test_order_depends_on_the_seed_alone(stock: Checkout) -> None:
+    def order(seed: int) -> list[str]:
+        run = asyncio.run(run_pair(arena(Watching()), "x", stock, stock, REQUESTS, seed=seed))
+        return [outcome.request_id for outcome in run.baseline.passes[0]]
+
+    assert order(1) == order(1)
+    assert order(1) != order(2)
+
+
+def test_two_devices_swap_between_fresh_servers(stock: Checkout) -> None:
+    adapter = Watching()
+
+    run = asyncio.run(
+        run_pair(arena(adapter, ("cuda:0", "cuda:1")), "x", stock, stock, REQUESTS, seed=0)
+    )
+
+    assert adapter.devices == ["cuda:0", "cuda:1", "cuda:1", "cuda:0"]
+    assert run.order == "swap"
+
+
+def test_interleaved_arms_play_the_same_requests(stock: Checkout) -> None:
+    ar = stock.model_copy(update={"autoregressive": True})
+
+    arms = asyncio.run(
+        run_interleaved(arena(Watching()), {"ar": ar, "stock": stock}, REQUESTS, seed=0)
+    )
+
+    assert arms["ar"].autoregressive
+    assert [o.request_id for o in arms["ar"].passes[0]] == [
+        o.request_id for o in arms["stock"].passes[0]
+    ]
+    assert arms["stock"].counters.tau > arms["ar"].counters.tau == 1.0
+
+
+def _never_flushes(engine: SimulatedEngine) -> None:
+    async def flush() -> None:
+        return None
+
+    engine.flush = flush
+
+
+def _answers_twice(engine: SimulatedEngine) -> None:
+    generate = engine.generate
+
+    async def wrong(request: Request) -> RequestOutcome:
+        outcome = await generate(request)
+        return outcome.model_copy(update={"request_id": "gsm8k/0"})
+
+    engine.generate = wrong
+
+
+def _vanishes(engine: SimulatedEngine) -> None:
+    async def gone(request: Request) -> RequestOutcome:
+        raise EngineFailure("vanished", where="server", fix="look at its log")
+
+    engine.generate = gone
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (_never_flushes, "after a flush"),
+        (_answers_twice, "was answered as"),
+        (_vanishes, "vanished"),
+    ],
+)
+def test_a_bad_server_ends_the_run_and_no_server_stays(
+    change: Callable[[SimulatedEngine], None], error: str, stock: Checkout
+) -> None:
+    adapter = Watching(change)
+
+    with pytest.raises(EngineFailure, match=error):
+        asyncio.run(run_pair(arena(adapter), "x", stock, stock, REQUESTS, seed=0))
+    assert adapter.alive == []
+
+
+def test_cancelling_a_run_leaves_no_server(stock: Checkout) -> None:
+    adapter = Watching()
+
+    async def cancel() -> None:
+        task = asyncio.create_task(run_pair(arena(adapter), "x", stock, stock, REQUESTS, seed=0))
+        while len(adapter.played) < 5:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancel())
+    assert adapter.alive == []
+
+
+OUTCOME = RequestOutcome(
+    request_id="gsm8k/1",
+    benchmark="gsm8k",
+    finish_reason=FinishReason.LENGTH,
+    output_token_ids=(5,) * 64,
+    seconds=1.0,
+)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"output_token_ids": ()},
+        {"output_token_ids": (5,) * 65},
+        {"output_token_ids": (5,) * 63},
+        {"seconds": 0.0},
+        {"benchmark": "mbpp"},
+    ],
+)
+def test_impossible_outcomes(change: dict[str, object]) -> None:
+    check_outcome(REQUESTS[1], OUTCOME)
+
+    with pytest.raises(Tampered):
+        check_outcome(REQUESTS[1], OUTCOME.model_copy(update=change))
+
+
+def test_merged_runs_keep_every_pass(stock: Checkout) -> None:
+    runs = [
+        asyncio.run(run_pair(arena(Watching()), "x", stock, stock, REQUESTS, seed=seed))
+        for seed in (0, 1)
+    ]
+
+    merged = merge_runs("both", runs)
+
+    assert len(merged.candidate.passes) == 4
+    assert merged.candidate.counters.steps == sum(r.candidate.counters.steps for r in runs)
