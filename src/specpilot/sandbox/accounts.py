@@ -5,7 +5,7 @@ import pwd
 from dataclasses import dataclass
 
 from specpilot.core.errors import Refused
-from specpilot.sandbox.policy import Role
+from specpilot.sandbox.policy import Policy, Role
 
 ACCOUNT_NAMES = {Role.SERVER: "specpilot-server", Role.AGENT: "specpilot-agent"}
 
@@ -41,3 +41,10 @@ def account_of(role: Role) -> Account:
             fix=f"create it with `useradd --system {name}`, or use isolation = 'namespaces'",
         ) from error
     return Account(name=name, uid=entry.pw_uid, gid=entry.pw_gid)
+
+
+def hand_over(policy: Policy, account: Account) -> None:
+    """Give an account the writable paths of a policy."""
+    for bind in policy.writable:
+        for path in (bind.source, *bind.source.rglob("*")):
+            os.chown(path, account.uid, account.gid, follow_symlinks=False)

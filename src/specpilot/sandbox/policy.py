@@ -7,6 +7,7 @@ and the sealed requests are hidden by not being bound; a bind that would bring o
 refused.
 """
 
+import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,7 +59,8 @@ class Policy:
         read_only: paths that may be read.
         writable: paths that may be written; for a server only its socket folder.
         device_nodes: nodes under /dev, such as those of one leased GPU.
-        environment: the whole environment.
+        environment: the whole environment; None keeps that of the calling process, which then has
+            to be clean already.
         working_folder: where the process starts, as seen inside.
         network: share the host's network; only an agent that must reach a model provider.
         shm_bytes: size of /dev/shm.
@@ -68,7 +70,7 @@ class Policy:
     role: Role
     read_only: tuple[Bind, ...]
     writable: tuple[Bind, ...]
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] | None
     working_folder: Path
     device_nodes: tuple[Path, ...] = ()
     network: bool = False
@@ -110,7 +112,9 @@ def bwrap_arguments(
     policy: Policy, command: Sequence[str], *, program: str = "bwrap"
 ) -> tuple[str, ...]:
     """The command line that runs `command` under a policy (check it first)."""
-    arguments = [program, "--die-with-parent", "--clearenv", "--cap-drop", "ALL"]
+    arguments = [program, "--die-with-parent", "--cap-drop", "ALL"]
+    if policy.environment is not None:
+        arguments.append("--clearenv")
     for kind in ("user", "pid", "ipc", "uts"):
         arguments.append(f"--unshare-{kind}")
     if not policy.network:
@@ -128,9 +132,18 @@ def bwrap_arguments(
         # Outer folders first: a later bind covers what an earlier one put at the same place.
         for bind in sorted(binds, key=lambda entry: len(entry.inside.parts)):
             arguments += [option, str(bind.source), str(bind.inside)]
-    for name, value in sorted(policy.environment.items()):
+    for name, value in sorted((policy.environment or {}).items()):
         arguments += ["--setenv", name, value]
     return (*arguments, "--chdir", str(policy.working_folder), "--", *command)
+
+
+def package_binds() -> tuple[Bind, ...]:
+    """Both packages of this distribution, where they are installed outside the environment."""
+    names = ("specpilot", "specengine")
+    specs = [importlib.util.find_spec(name) for name in names]
+    folders = [Path(spec.origin).parent for spec in specs if spec is not None and spec.origin]
+    prefix = Path(sys.prefix)
+    return tuple(Bind(folder) for folder in folders if not folder.is_relative_to(prefix))
 
 
 def interpreter_binds() -> tuple[Bind, ...]:

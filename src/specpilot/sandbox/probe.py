@@ -135,7 +135,7 @@ def _namespace_checks(program: str) -> tuple[Check, ...]:
         lines = done.stderr.decode(errors="replace").strip().splitlines()
         reason = lines[-1] if lines else f"exit code {done.returncode}"
         return (Check("bubblewrap starts", holds=False, detail=reason),)
-    return _judge(json.loads(done.stdout), set(policy.environment))
+    return _judge(json.loads(done.stdout), {*environment, "SECRET", "SHOWN"})
 
 
 def _judge(report: dict[str, object], allowed: set[str]) -> tuple[Check, ...]:

@@ -18,7 +18,7 @@ import psutil
 from specpilot.core.errors import SpecPilotError
 from specpilot.core.measurement import Isolation
 from specpilot.sandbox import guard
-from specpilot.sandbox.accounts import Account, account_of
+from specpilot.sandbox.accounts import account_of, hand_over
 from specpilot.sandbox.policy import Policy, bwrap_arguments, check_policy
 
 
@@ -51,7 +51,7 @@ async def start(
     """
     check_policy(policy)
     if isolation is Isolation.STRICT:
-        _hand_over(policy, account_of(policy.role))
+        hand_over(policy, account_of(policy.role))
     plain = isolation is Isolation.NONE
     process = await asyncio.create_subprocess_exec(
         *command_line(policy, command, isolation),
@@ -60,7 +60,7 @@ async def start(
         stderr=stderr,
         start_new_session=True,
         cwd=policy.working_folder if plain else "/",
-        env=dict(policy.environment) if plain else {},
+        env=dict(policy.environment or {}) if plain else {},
     )
     return ConfinedProcess(process)
 
@@ -127,12 +127,6 @@ class ConfinedProcess:
         except TimeoutError:
             return False
         return True
-
-
-def _hand_over(policy: Policy, account: Account) -> None:
-    for bind in policy.writable:
-        for path in (bind.source, *bind.source.rglob("*")):
-            os.chown(path, account.uid, account.gid, follow_symlinks=False)
 
 
 def _send(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
