@@ -214,7 +214,10 @@ class SystemRepository:
                 where=str(source),
                 fix="leave the worktree's .git folder alone",
             )
-        arguments = ("--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head")
+        arguments = (
+            "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head",
+            "--upload-pack", "git -c safe.directory=* upload-pack",
+        )  # fmt: skip
         head = output(worktree, "rev-parse", "--verify", "HEAD")
         git(self.folder, "fetch", *arguments, str(source), f"HEAD:refs/fetched/{head}")
         return output(self.folder, "rev-parse", "--verify", f"refs/fetched/{head}")
