@@ -82,13 +82,14 @@ class Recorder:
         tree = self._proposer.build(lattices[-1], tokens[-1], remaining - 1)
         acceptance, verified = self._step.verify(slot, tree)
         self._step.committer.commit_target(slot, acceptance.rows)
+        before = len(tokens)
         for row, token in zip(acceptance.rows, acceptance.tokens, strict=True):
             tokens.append(token)
-            remaining -= 1
-            if token in stop_ids or remaining == 0:
-                return
+            if token in stop_ids or len(tokens) - before == remaining:
+                break
             self._step.committer.extend_drafter(slot, verified.features[row : row + 1])
             lattices.append(self._proposer.draft(slot, token, positions))
+        self._step.counters.count_step(rows=len(tree), emitted=len(tokens) - before)
 
 
 def _as_arrays(tokens: list[int], lattices: list[Lattice], positions: int) -> RecordedOutput:

@@ -27,16 +27,16 @@ class Step:
         self.proposer = proposer
         self._verifier = verifier
         self.committer = committer
-        self._counters = counters
+        self.counters = counters
         self._mechanisms = mechanisms
 
     def prefill(self, slot: Slot, prompt: Sequence[int]) -> int:
         """Run the prompt and commit it; return the first output token."""
-        with self._counters.timed("prefill"):
+        with self.counters.timed("prefill"):
             verified = self._verifier.prefill(slot, prompt)
             self.committer.commit(slot, range(len(prompt)), verified.features)
-        self._counters.requests += 1
-        self._counters.prompt_tokens += len(prompt)
+        self.counters.requests += 1
+        self.counters.prompt_tokens += len(prompt)
         return int(verified.argmax[0])
 
     def run(self, slot: Slot, anchor: int, remaining: int, cut: Cut) -> list[int]:
@@ -47,23 +47,23 @@ class Step:
         tree = self.proposer.propose(slot, anchor, remaining - 1)
         acceptance, verified = self.verify(slot, tree)
         kept = cut(acceptance.tokens)
-        self._counters.count_step(rows=len(tree), emitted=kept)
+        self.counters.count_step(rows=len(tree), emitted=kept)
         if kept == len(acceptance.tokens) and kept < remaining:
             self.commit(slot, acceptance.rows, verified)
         return acceptance.tokens[:kept]
 
     def verify(self, slot: Slot, tree: DraftTree) -> tuple[Acceptance, Verified]:
         """Run the exact pass over a tree and accept along it."""
-        with self._counters.timed("verify"):
+        with self.counters.timed("verify"):
             verified = self._verifier.verify(slot, tree)
             acceptance = accept_greedy(tree, verified.argmax)
         for mechanism in self._mechanisms:
-            self._counters.activations[mechanism] += 1
+            self.counters.activations[mechanism] += 1
         if len(tree) > 1:
-            self._counters.watch_acceptance(len(acceptance.tokens) - 1)
+            self.counters.watch_acceptance(len(acceptance.tokens) - 1)
         return acceptance, verified
 
     def commit(self, slot: Slot, rows: Sequence[int], verified: Verified) -> None:
         """Make accepted rows part of the context."""
-        with self._counters.timed("commit"):
+        with self.counters.timed("commit"):
             self.committer.commit(slot, rows, verified.features)

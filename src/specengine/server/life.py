@@ -85,13 +85,14 @@ def load_service(arguments: argparse.Namespace, options: EngineOptions) -> Servi
     # A log is no place for a bar, and the last line of stderr must be the error of a bad start.
     disable_progress_bar()
     _need_folder(arguments.target, "--target")
+    if not arguments.autoregressive:
+        _need_folder(arguments.drafter, "--drafter")
     codec = TextCodec.load(arguments.target)
     target = load_target(
         arguments.target, device=arguments.device, dtype=arguments.dtype, options=options
     )
     drafter = None
     if not arguments.autoregressive:
-        _need_folder(arguments.drafter, "--drafter")
         drafter = load_drafter(arguments.drafter_kind, arguments.drafter, target, options)
         target.taps = drafter.taps
     engine = Engine(target, drafter, options, slots=arguments.slots)
@@ -114,6 +115,7 @@ def serve(service: Service, arguments: argparse.Namespace, bound: socket.socket 
         log_config=None,
         log_level="warning",
         access_log=False,
+        timeout_keep_alive=75,
         timeout_graceful_shutdown=arguments.shutdown_timeout,
     )
     server = Server(config, service.scheduler)
