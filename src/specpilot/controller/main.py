@@ -40,10 +40,10 @@ def run_controller(folder: Path, parts: Parts | None = None) -> ExitCode:
     return asyncio.run(_supervised(folder, parts))
 
 
-def main(folder: Path) -> int:
+def main(folder: Path, parts: Parts | None = None) -> int:
     """`run_controller` for a process: one line on standard error, an exit code."""
     try:
-        return int(run_controller(folder))
+        return int(run_controller(folder, parts))
     except SpecPilotError as error:
         sys.stderr.write(f"{error}\n")
         return int(error.exit_code)
