@@ -16,9 +16,10 @@ from specengine.decoding.options import EngineOptions
 from specengine.errors import OptionError, RequestError
 from specengine.models.attention import ATTENTION_NAME, register_attention
 from specengine.models.cache import TargetCache
-from specengine.models.delta import GatedDelta
 from specengine.models.families import Layout, layout_of
+from specengine.models.linear import PrepackedLinear
 from specengine.models.rows import Rows
+from specengine.models.swap import swap_layers
 from specengine.trees.draft_tree import DraftTree
 
 
@@ -63,11 +64,11 @@ class Target:
         self.options = options or EngineOptions()
         self.model = model.eval().requires_grad_(False)
         model.config._attn_implementation = ATTENTION_NAME
-        _swap_recurrent_layers(model)
         self.embed_tokens = model.model.embed_tokens
-        self.head = model.lm_head
         self.dtype = self.embed_tokens.weight.dtype
         self.device = self.embed_tokens.weight.device
+        swap_layers(model, self.options)
+        self.head = model.lm_head
         self.hidden_size = int(model.config.hidden_size)
         self.vocab_size = int(model.config.vocab_size)
         self.num_layers = int(model.config.num_hidden_layers)
@@ -97,9 +98,11 @@ class Target:
 
     def parameter_bytes(self) -> int:
         """Bytes of weights that one pass reads: all but the embedding table, the head included."""
-        decoder = sum(_bytes(p) for p in self.model.model.parameters())
-        embedding = _bytes(self.embed_tokens.weight)
-        return decoder - embedding + self.vocab_size * self.hidden_size * self.dtype.itemsize
+        packed = [m for m in self.model.modules() if isinstance(m, PrepackedLinear)]
+        read = {
+            id(p): p for part in (self._layers, [self._norm, self.head]) for p in _parameters(part)
+        }
+        return sum(p.nbytes for p in read.values()) + sum(m.weight_bytes() for m in packed)
 
     def new_cache(self, capacity: int) -> TargetCache:
         """Allocate the state of one request.
@@ -163,7 +166,8 @@ class Target:
     @torch.inference_mode()
     def logits_fp32(self, hidden: torch.Tensor) -> torch.Tensor:
         """[n, V] with the head computed in float32 from the same weights."""
-        weight = self.head.weight
+        head = self.head
+        weight = head.plain_weight() if isinstance(head, PrepackedLinear) else head.weight
         chunk = 8192
         rows = hidden.float()
         parts = [
@@ -198,17 +202,11 @@ class Target:
         return rows
 
 
-def _swap_recurrent_layers(model: nn.Module) -> None:
-    for layer in model.model.layers:
-        if hasattr(layer, "linear_attn"):
-            layer.linear_attn = GatedDelta(layer.linear_attn)
-
-
 def _eos(value: int | list[int] | None) -> frozenset[int]:
     if value is None:
         return frozenset()
     return frozenset([value] if isinstance(value, int) else value)
 
 
-def _bytes(parameter: torch.Tensor) -> int:
-    return parameter.numel() * parameter.element_size()
+def _parameters(modules: Sequence[nn.Module]) -> list[nn.Parameter]:
+    return [parameter for module in modules for parameter in module.parameters()]

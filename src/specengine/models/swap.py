@@ -1,0 +1,63 @@
+"""Replace layers of a Transformers model by name, as the engine's options ask.
+
+What is always replaced computes the same values as what it stands in for: norms, and Gated
+DeltaNet layers, which need the tree. Weight layouts are replaced by option only.
+"""
+
+from torch import nn
+
+from specengine.decoding.options import EngineOptions
+from specengine.models.delta import GatedDelta
+from specengine.models.layers import (
+    FirstPart,
+    JoinedLinear,
+    JoinedMlp,
+    LaterPart,
+    RootMeanSquareNorm,
+)
+from specengine.models.linear import PrepackedLinear, prepack, require_prepacking
+
+_NORM_SUFFIX = "RMSNorm"
+_CENTRED_NORMS = ("Gemma3RMSNorm", "Qwen3_5RMSNorm")
+
+
+def swap_layers(model: nn.Module, options: EngineOptions) -> None:
+    """Replace layers of a causal model in place; the originals are freed as their owners go.
+
+    Raises:
+        OptionError: prepacked weights are asked for and not available here.
+    """
+    weight = model.lm_head.weight
+    if options.linear == "prepacked":
+        require_prepacking(weight.device, weight.dtype)
+    _swap_norms(model.model)
+    for layer in model.model.layers:
+        if hasattr(layer, "linear_attn"):
+            layer.linear_attn = GatedDelta(layer.linear_attn)
+        if options.fused_projections:
+            _join_projections(layer)
+        if options.linear == "prepacked":
+            prepack(layer)
+    if options.linear == "prepacked":
+        model.lm_head = PrepackedLinear(model.lm_head)
+
+
+def _swap_norms(module: nn.Module) -> None:
+    for name, child in module.named_children():
+        kind = type(child).__name__
+        if kind.endswith(_NORM_SUFFIX):
+            setattr(module, name, RootMeanSquareNorm(child, centred=kind in _CENTRED_NORMS))
+        else:
+            _swap_norms(child)
+
+
+def _join_projections(layer: nn.Module) -> None:
+    layer.mlp = JoinedMlp(layer.mlp)
+    if not hasattr(layer, "self_attn"):
+        return
+    attention = layer.self_attn
+    names = ("q_proj", "k_proj", "v_proj")
+    first = FirstPart(JoinedLinear([getattr(attention, name) for name in names]))
+    attention.q_proj = first
+    attention.k_proj = LaterPart(first, 1)
+    attention.v_proj = LaterPart(first, 2)
