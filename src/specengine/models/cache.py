@@ -126,11 +126,12 @@ class TargetCache:
         Returns:
             Views [1, Hkv, length + n - first, D] of keys and values.
         """
-        end = length + key.shape[2]
+        count = key.shape[2]
         keys, values = self._keys[layer], self._values[layer]
-        keys[:, :, length:end] = key
-        values[:, :, length:end] = value
-        return keys[:, :, first:end], values[:, :, first:end]
+        keys.narrow(2, length, count).copy_(key)
+        values.narrow(2, length, count).copy_(value)
+        seen = length + count - first
+        return keys.narrow(2, first, seen), values.narrow(2, first, seen)
 
     def state(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Committed convolution inputs [taps - 1, channels] and recurrent state of one layer."""

@@ -5,10 +5,12 @@ finite; anything else is an error that names the tensor. Tensors of the checkpoi
 model does not use (vision towers, multi-token prediction heads) are left out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedConfig
 from transformers.utils import logging as transformers_logging
@@ -16,7 +18,7 @@ from transformers.utils import logging as transformers_logging
 from specengine.decoding.options import EngineOptions
 from specengine.errors import CheckpointError, OptionError
 from specengine.models.families import layout_of
-from specengine.models.shards import read_json, tensor_shapes
+from specengine.models.shards import check_shards, read_json
 from specengine.models.target import Target
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
@@ -46,11 +48,11 @@ def load_target(
         OptionError: unknown dtype, absent device, or an option that this machine cannot serve.
     """
     folder = Path(folder)
-    shapes = tensor_shapes(folder)
+    check_shards(folder)
     config = _text_config(folder)
     layout_of(config)
     _check_placement(device, dtype)
-    model = _read_model(folder, config, _DTYPES[dtype], known=shapes.keys())
+    model = _read_model(folder, config, _DTYPES[dtype])
     _check_finite(model, folder)
     model.to(device)
     return Target(model, taps=taps, options=options, eos_token_ids=_eos_of(folder, config))
@@ -82,36 +84,57 @@ def _text_config(folder: Path) -> PreTrainedConfig:
     return config.get_text_config()
 
 
-def _read_model(
-    folder: Path, config: PreTrainedConfig, dtype: torch.dtype, known: Sequence[str]
-) -> nn.Module:
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    try:
-        model, report = AutoModelForCausalLM.from_pretrained(
-            folder,
-            config=config,
-            dtype=dtype,
-            key_mapping=_COMPOSITE_NAMES,
-            local_files_only=True,
-            output_loading_info=True,
-        )
-    except (RuntimeError, ValueError, OSError) as error:
+def _read_model(folder: Path, config: PreTrainedConfig, dtype: torch.dtype) -> nn.Module:
+    with _quiet_transformers():
+        try:
+            model, report = AutoModelForCausalLM.from_pretrained(
+                folder,
+                config=config,
+                dtype=dtype,
+                key_mapping=_COMPOSITE_NAMES,
+                local_files_only=True,
+                # Reported below, with the tensor's name, instead of a pointer to a log.
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
+        except (RuntimeError, ValueError, OSError, SafetensorError) as error:
+            raise CheckpointError(
+                f"cannot be loaded ({_first_line(error)})",
+                where=str(folder),
+                fix="check that config.json belongs to these shards",
+            ) from error
+    _check_complete(report, folder)
+    return model
+
+
+def _check_complete(report: dict[str, Collection], folder: Path) -> None:
+    fix = "check that all shards are there and config.json belongs to them"
+    for name, found, wanted in sorted(report["mismatched_keys"]):
         raise CheckpointError(
-            f"cannot be loaded ({_first_line(error)})",
+            f"tensor {name} has shape {tuple(found)}, config.json asks for {tuple(wanted)}",
             where=str(folder),
-            fix="check that config.json belongs to these shards",
-        ) from error
-    finally:
-        transformers_logging.set_verbosity(verbosity)
+            fix=fix,
+        )
     missing = sorted(report["missing_keys"])
     if missing:
         raise CheckpointError(
-            f"lacks {len(missing)} tensors, the first is {missing[0]}",
-            where=str(folder),
-            fix="check that all shards are there and config.json belongs to them",
+            f"lacks {len(missing)} tensors, the first is {missing[0]}", where=str(folder), fix=fix
         )
-    return model
+
+
+@contextmanager
+def _quiet_transformers() -> Iterator[None]:
+    """What Transformers would print about a load, the errors raised here say in one line."""
+    verbosity = transformers_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()
 
 
 def _check_finite(model: nn.Module, folder: Path) -> None:

@@ -11,14 +11,11 @@ from pathlib import Path
 
 from specengine.errors import CheckpointError
 
-Header = dict[str, tuple[int, ...]]
-"""Shape by tensor name."""
-
 _DOWNLOAD = "download the checkpoint again"
 
 
-def tensor_shapes(folder: Path) -> Header:
-    """Shapes of all tensors of a checkpoint, from the headers of its safetensors shards.
+def check_shards(folder: Path) -> None:
+    """Check that all shards of a checkpoint are there and as long as their headers say.
 
     Raises:
         CheckpointError: no folder, no shards, a shard is missing, truncated or unreadable.
@@ -27,10 +24,8 @@ def tensor_shapes(folder: Path) -> Header:
         raise CheckpointError(
             "is not a folder", where=str(folder), fix="give the path of a checkpoint folder"
         )
-    shapes: Header = {}
     for shard in _shard_files(folder):
-        shapes.update(_read_header(shard))
-    return shapes
+        _check_header(shard)
 
 
 def _shard_files(folder: Path) -> list[Path]:
@@ -71,7 +66,7 @@ def read_json(path: Path) -> dict[str, object]:
     return table
 
 
-def _read_header(shard: Path) -> Header:
+def _check_header(shard: Path) -> None:
     if not shard.is_file():
         raise CheckpointError("is missing", where=str(shard), fix=_DOWNLOAD)
     size = shard.stat().st_size
@@ -89,7 +84,6 @@ def _read_header(shard: Path) -> Header:
         table = json.loads(text)
         entries = {name: entry for name, entry in table.items() if name != "__metadata__"}
         end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
-        shapes = {name: tuple(entry["shape"]) for name, entry in entries.items()}
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise CheckpointError("has a corrupt header", where=str(shard), fix=_DOWNLOAD) from error
     if 8 + length + end != size:
@@ -98,4 +92,3 @@ def _read_header(shard: Path) -> Header:
             where=str(shard),
             fix=_DOWNLOAD,
         )
-    return shapes

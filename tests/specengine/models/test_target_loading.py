@@ -1,0 +1,148 @@
+"""Checkpoint folders: what loads, and the one line that each bad one ends with."""
+
+import json
+import shutil
+import struct
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from specengine.errors import CheckpointError, OptionError
+from specengine.models import Target, load_target
+
+
+@pytest.fixture(scope="module")
+def saved(tiny_model, tmp_path_factory):
+    """A saved tiny Llama; copy it before damaging it."""
+    folder = tmp_path_factory.mktemp("llama")
+    tiny_model("llama").save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(saved, tmp_path):
+    """A copy of the saved model that the test may damage."""
+    return shutil.copytree(saved, tmp_path / "model")
+
+
+def _edit_config(folder, **changes):
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def _edit_tensors(folder, change):
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def _refusal(folder, **arguments):
+    with pytest.raises(CheckpointError) as caught:
+        load_target(folder, dtype="float32", **arguments)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_loaded_target_equals_the_model_in_memory(family, tiny_model, tmp_path):
+    tiny_model(family).save_pretrained(tmp_path)
+    target = load_target(tmp_path, dtype="float32", taps=(0,))
+    prompt = torch.arange(3, 20)
+    want = Target(tiny_model(family), taps=(0,))
+    got = target.forward(target.new_cache(32), prompt)
+    expected = want.forward(want.new_cache(32), prompt)
+    assert torch.equal(got.hidden, expected.hidden)
+    assert torch.equal(got.features, expected.features)
+    assert (target.hidden_size, target.vocab_size, target.max_positions) == (64, 61, 256)
+    assert target.eos_token_ids == {2}
+
+
+def test_stop_tokens_of_both_configurations_count(folder):
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 6]}))
+    assert load_target(folder, dtype="float32").eos_token_ids == {2, 5, 6}
+
+
+def test_sharded_checkpoint_loads_and_a_lost_shard_is_named(tiny_model, tmp_path):
+    tiny_model("llama").save_pretrained(tmp_path, max_shard_size="100KB")
+    load_target(tmp_path, dtype="float32")
+    lost = sorted(tmp_path.glob("model-*.safetensors"))[1]
+    lost.unlink()
+    assert lost.name in _refusal(tmp_path)
+
+
+def test_missing_folder_and_empty_folder(tmp_path):
+    assert "is not a folder" in _refusal(tmp_path / "absent")
+    assert "no model.safetensors" in _refusal(tmp_path)
+
+
+@pytest.mark.parametrize("keep", [0, 5, 40, 0.5, 0.999])
+def test_truncated_shard_is_named(folder, keep):
+    shard = folder / "model.safetensors"
+    data = shard.read_bytes()
+    shard.write_bytes(data[: keep if keep >= 1 else int(len(data) * keep)])
+    message = _refusal(folder)
+    assert "model.safetensors" in message
+    assert "truncated" in message
+
+
+@pytest.mark.parametrize("header", [b"not json", b"[1, 2]", b'{"a": {"shape": [1]}}'])
+def test_corrupt_header_is_named(folder, header):
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    assert "corrupt header" in _refusal(folder)
+
+
+def test_missing_tensor_is_named(folder):
+    _edit_tensors(folder, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))
+    assert "model.layers.1.mlp.up_proj.weight" in _refusal(folder)
+
+
+def test_tensor_of_another_shape_is_named(folder):
+    name = "model.layers.0.mlp.up_proj.weight"
+    _edit_tensors(folder, lambda tensors: tensors.update({name: torch.zeros(7, 64)}))
+    message = _refusal(folder)
+    assert name in message
+    assert "7" in message
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_non_finite_weight_is_named(folder, number):
+    name = "model.layers.1.self_attn.o_proj.weight"
+    _edit_tensors(folder, lambda tensors: tensors[name].view(-1)[77].fill_(number))
+    message = _refusal(folder)
+    assert name in message
+    assert "non-finite" in message
+
+
+def test_weights_that_overflow_nothing_in_bfloat16_load(folder):
+    name = "model.layers.1.self_attn.o_proj.weight"
+    _edit_tensors(folder, lambda tensors: tensors[name].view(-1)[77].fill_(1e30))
+    load_target(folder, dtype="bfloat16")
+
+
+def test_unsupported_architecture_is_named(folder):
+    _edit_config(folder, model_type="gpt2")
+    assert "'gpt2' is not supported" in _refusal(folder)
+    _edit_config(folder, model_type="no_such_model")
+    assert "config.json" in _refusal(folder)
+
+
+def test_rotary_types_that_follow_the_length_are_refused(folder):
+    _edit_config(folder, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0})
+    assert "rotary type 'dynamic'" in _refusal(folder)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]"])
+def test_broken_configuration_is_named(folder, text):
+    (folder / "config.json").write_text(text)
+    assert "config.json" in _refusal(folder)
+    (folder / "config.json").unlink()
+    assert "config.json" in _refusal(folder)
+
+
+def test_unknown_dtype_and_absent_device(folder):
+    with pytest.raises(OptionError, match="dtype: 'float16'"):
+        load_target(folder, dtype="float16")
+    with pytest.raises(OptionError, match="device"):
+        load_target(folder, device="tpu")
