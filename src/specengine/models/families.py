@@ -28,6 +28,7 @@ class Layout:
         groups: query heads per key head.
         delta: sizes of the recurrent layers, all zero where there are none.
         rotary_by_kind: whether the rotary table depends on the layer's kind.
+        rotary_axes: position axes of the rotary table; text advances all of them alike.
     """
 
     kinds: tuple[str, ...]
@@ -35,11 +36,14 @@ class Layout:
     groups: int
     delta: DeltaShape
     rotary_by_kind: bool
+    rotary_axes: int
 
     def rotary(
         self, module: nn.Module, hidden: torch.Tensor, positions: torch.Tensor
     ) -> list[Rotary]:
         """Cosines and sines per layer, computed once per distinct table."""
+        if self.rotary_axes > 1:
+            positions = positions.expand(self.rotary_axes, 1, -1)
         if not self.rotary_by_kind:
             return [module(hidden, positions)] * len(self.kinds)
         tables = {kind: module(hidden, positions, kind) for kind in set(self.kinds)}
@@ -71,6 +75,7 @@ def layout_of(config: object) -> Layout:
         groups=heads // key_heads,
         delta=_delta_shape(config, kinds),
         rotary_by_kind=family == "gemma3_text",
+        rotary_axes=3 if family == "qwen3_5_text" else 1,
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedConfig
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 from transformers.utils import logging as transformers_logging
 
 from specengine.decoding.options import EngineOptions
@@ -151,8 +151,9 @@ def _check_finite(model: nn.Module, folder: Path) -> None:
 def _eos_of(folder: Path, config: PreTrainedConfig) -> frozenset[int]:
     found: set[int] = set()
     values = [config.eos_token_id]
-    if (folder / "generation_config.json").is_file():
-        values.append(GenerationConfig.from_pretrained(folder).eos_token_id)
+    generation = folder / "generation_config.json"
+    if generation.is_file():
+        values.append(read_json(generation).get("eos_token_id"))
     for value in values:
         if value is not None:
             found.update([value] if isinstance(value, int) else value)

@@ -7,6 +7,7 @@ import struct
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
 
 from specengine.errors import CheckpointError, OptionError
 from specengine.models import Target, load_target
@@ -57,6 +58,26 @@ def test_loaded_target_equals_the_model_in_memory(family, tiny_model, tmp_path):
     assert torch.equal(got.features, expected.features)
     assert (target.hidden_size, target.vocab_size, target.max_positions) == (64, 61, 256)
     assert target.eos_token_ids == {2}
+
+
+def test_text_model_is_taken_out_of_a_multimodal_checkpoint(tiny_model, tmp_path):
+    text = tiny_model("qwen3_5").config.to_dict()
+    vision = {
+        "depth": 1,
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_heads": 2,
+        "out_hidden_size": 64,
+    }
+    torch.manual_seed(0)
+    model = Qwen3_5ForConditionalGeneration(Qwen3_5Config(text_config=text, vision_config=vision))
+    model.eval().save_pretrained(tmp_path)
+    prompt = torch.arange(3, 20)
+    with torch.no_grad():
+        want = model(input_ids=prompt[None]).logits[0]
+    target = load_target(tmp_path, dtype="float32")
+    got = target.logits(target.forward(target.new_cache(32), prompt).hidden)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
 
 def test_stop_tokens_of_both_configurations_count(folder):
