@@ -40,14 +40,13 @@ class Layout:
 
     def rotary(
         self, module: nn.Module, hidden: torch.Tensor, positions: torch.Tensor
-    ) -> list[Rotary]:
-        """Cosines and sines per layer, computed once per distinct table."""
+    ) -> dict[str, Rotary]:
+        """Cosines and sines by layer kind, computed once per distinct table."""
         if self.rotary_axes > 1:
             positions = positions.expand(self.rotary_axes, 1, -1)
         if not self.rotary_by_kind:
-            return [module(hidden, positions)] * len(self.kinds)
-        tables = {kind: module(hidden, positions, kind) for kind in set(self.kinds)}
-        return [tables[kind] for kind in self.kinds]
+            return dict.fromkeys(self.kinds, module(hidden, positions))
+        return {kind: module(hidden, positions, kind) for kind in set(self.kinds)}
 
 
 def layout_of(config: object) -> Layout:

@@ -31,58 +31,19 @@ class RootMeanSquareNorm(nn.Module):
         return F.rms_norm(x, self.shape, None, self.epsilon) * self.weight
 
 
-class JoinedLinear:
-    """Several linear layers of one input, run as one product with concatenated weights.
+def joined_linear(weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor]) -> nn.Linear:
+    """One linear layer that computes several of the same input.
 
     Args:
-        sources: layers with the same input, all with or all without bias.
-
-    Attributes:
-        linear: the one layer; whoever owns the parts registers it as a submodule.
-        sizes: output features per source.
+        weights: [out_i, d] each; concatenated.
+        biases: [out_i] each, or none at all.
     """
-
-    def __init__(self, sources: Sequence[nn.Linear]) -> None:
-        first = sources[0]
-        self.sizes = [source.out_features for source in sources]
-        self.linear = nn.Linear(first.in_features, sum(self.sizes), bias=False, device="meta")
-        self.linear.weight = _frozen(torch.cat([source.weight for source in sources]))
-        if first.bias is not None:
-            self.linear.bias = _frozen(torch.cat([source.bias for source in sources]))
-
-
-class FirstPart(nn.Module):
-    """Stands in for the first of several joined layers: runs the product for all of them.
-
-    The others take their share from it, in the pass that ran it. The calling layer must ask the
-    first part first and with the same input, as attention layers do with query, key and value.
-    """
-
-    def __init__(self, joined: JoinedLinear) -> None:
-        super().__init__()
-        self.joined = joined.linear
-        self.sizes = joined.sizes
-        self.shares: list[torch.Tensor] = []
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[..., d] to [..., sizes[0]]; the other shares wait for their parts."""
-        first, *rest = self.joined(x).split(self.sizes, dim=-1)
-        self.shares = rest
-        return first
-
-
-class LaterPart(nn.Module):
-    """Stands in for another of the joined layers; see `FirstPart`."""
-
-    def __init__(self, first: FirstPart, index: int) -> None:
-        super().__init__()
-        # In a tuple, so that the product is registered once, under the first part.
-        self._first = (first,)
-        self._index = index
-
-    def forward(self, _x: torch.Tensor) -> torch.Tensor:
-        """[..., sizes[index]], computed by the first part."""
-        return self._first[0].shares[self._index - 1]
+    weight = torch.cat(list(weights)).detach()
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+    linear.weight = nn.Parameter(weight, requires_grad=False)
+    if biases:
+        linear.bias = nn.Parameter(torch.cat(list(biases)).detach(), requires_grad=False)
+    return linear
 
 
 class JoinedMlp(nn.Module):
@@ -94,7 +55,9 @@ class JoinedMlp(nn.Module):
 
     def __init__(self, source: nn.Module) -> None:
         super().__init__()
-        self.gate_up_proj = JoinedLinear([source.gate_proj, source.up_proj]).linear
+        parts = (source.gate_proj, source.up_proj)
+        biases = [part.bias for part in parts if part.bias is not None]
+        self.gate_up_proj: nn.Module = joined_linear([part.weight for part in parts], biases)
         self.down_proj = source.down_proj
         self.act_fn = source.act_fn
 
@@ -102,7 +65,3 @@ class JoinedMlp(nn.Module):
         """[..., d] to [..., d]."""
         gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
         return self.down_proj(self.act_fn(gate) * up)
-
-
-def _frozen(tensor: torch.Tensor) -> nn.Parameter:
-    return nn.Parameter(tensor.detach(), requires_grad=False)

@@ -8,13 +8,8 @@ from torch import nn
 
 from specengine.decoding.options import EngineOptions
 from specengine.models.delta import GatedDelta
-from specengine.models.layers import (
-    FirstPart,
-    JoinedLinear,
-    JoinedMlp,
-    LaterPart,
-    RootMeanSquareNorm,
-)
+from specengine.models.joined_attention import JoinedAttention
+from specengine.models.layers import JoinedMlp, RootMeanSquareNorm
 from specengine.models.linear import PrepackedLinear, prepack, require_prepacking
 
 _NORM_SUFFIX = "RMSNorm"
@@ -53,11 +48,5 @@ def _swap_norms(module: nn.Module) -> None:
 
 def _join_projections(layer: nn.Module) -> None:
     layer.mlp = JoinedMlp(layer.mlp)
-    if not hasattr(layer, "self_attn"):
-        return
-    attention = layer.self_attn
-    names = ("q_proj", "k_proj", "v_proj")
-    first = FirstPart(JoinedLinear([getattr(attention, name) for name in names]))
-    attention.q_proj = first
-    attention.k_proj = LaterPart(first, 1)
-    attention.v_proj = LaterPart(first, 2)
+    if hasattr(layer, "self_attn"):
+        layer.self_attn = JoinedAttention(layer.self_attn)

@@ -16,7 +16,8 @@ from specengine.decoding.options import EngineOptions
 from specengine.errors import OptionError, RequestError
 from specengine.models.attention import ATTENTION_NAME, register_attention
 from specengine.models.cache import TargetCache
-from specengine.models.families import Layout, layout_of
+from specengine.models.families import Layout, Rotary, layout_of
+from specengine.models.joined_attention import signed_table
 from specengine.models.linear import PrepackedLinear
 from specengine.models.rows import Rows
 from specengine.models.swap import swap_layers
@@ -134,7 +135,7 @@ class Target:
         """
         rows = self._rows(cache, tokens, tree)
         hidden = self.embed_tokens(tokens.to(self.device))[None]
-        rotary = self.layout.rotary(self._rotary, hidden, rows.positions())
+        rotary = self._rotary_tables(hidden, rows)
         features = []
         for index, layer in enumerate(self._layers):
             hidden = layer(
@@ -175,6 +176,13 @@ class Target:
             for start in range(0, len(weight), chunk)
         ]
         return self._transform(torch.cat(parts, dim=1))
+
+    def _rotary_tables(self, hidden: torch.Tensor, rows: Rows) -> list[Rotary]:
+        """Per layer, in the form that its attention layer takes."""
+        tables = self.layout.rotary(self._rotary, hidden, rows.positions())
+        if self.options.fused_projections:
+            tables = {kind: signed_table(table) for kind, table in tables.items()}
+        return [tables[kind] for kind in self.layout.kinds]
 
     def _transform(self, logits: torch.Tensor) -> torch.Tensor:
         if self._softcap is None:
