@@ -1,1 +1,9 @@
 """Draft trees and their builders. Pure numpy."""
+
+from specengine.trees.base import TreeBuilder
+from specengine.trees.best_first import build_best_first
+from specengine.trees.chain import build_chain
+from specengine.trees.draft_tree import DraftTree
+from specengine.trees.registry import BUILDERS, build
+
+__all__ = ["BUILDERS", "DraftTree", "TreeBuilder", "build", "build_best_first", "build_chain"]
