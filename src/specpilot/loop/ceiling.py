@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from statistics import fmean
 
 import numpy as np
 
@@ -68,6 +69,7 @@ async def measure_ceiling(run: Run, system: System, name: str) -> tuple[CeilingF
             autoregressive_seconds=stock.autoregressive_seconds,
             step_seconds=await _step_seconds(run, devices, system, requests),
             device=devices[0],
+            prompt_tokens=fmean(len(request.prompt_token_ids) for request in requests),
         )
     _save_recordings(run, name, recordings)
     facts = run.parts.compute_ceiling(inputs)

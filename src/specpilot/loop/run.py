@@ -36,6 +36,7 @@ class CeilingInputs:
         autoregressive_seconds: one AR step.
         step_seconds: verified rows -> seconds per step with a best-first tree of that size.
         device: where it was measured; decides the byte floors.
+        prompt_tokens: mean prompt length of the profiled requests.
     """
 
     recordings: tuple[Recording, ...]
@@ -44,6 +45,7 @@ class CeilingInputs:
     autoregressive_seconds: float
     step_seconds: dict[int, float]
     device: str
+    prompt_tokens: float
 
 
 class Planner(Protocol):

@@ -1,0 +1,159 @@
+"""Exact replay: tree selection and verification rerun on recorded lattices (paper section 3.1).
+
+A recording holds the target's greedy output and, for every output position, the lattice drafted
+there. Replay walks it as the live engine does: at anchor i a tree that accepts a drafted tokens
+emits a + 1, and the next anchor is i + a + 1. One best-first build per anchor answers every node
+budget, because best-first trees are nested.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specengine.lattice import Lattice
+from specengine.trees import build
+from specpilot.core.errors import WorkloadError
+from specpilot.engines.base import Recording
+
+Accepted = Callable[[int], int]
+"""Anchor index -> drafted tokens that are accepted there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Accepted drafted tokens of every step of one output, in order."""
+
+    request_id: str
+    accepted: tuple[int, ...]
+    emitted: int
+    """Tokens after the first, which the prefill gives."""
+
+    @property
+    def tau(self) -> float:
+        """Tokens emitted per step, the bonus included."""
+        return self.emitted / len(self.accepted) if self.accepted else 0.0
+
+
+def check_recording(recording: Recording) -> Recording:
+    """Return the recording, or raise.
+
+    Raises:
+        WorkloadError: shapes disagree or a score is not finite.
+    """
+    steps = len(recording.tokens) - 1
+    ids, edge = recording.ids, recording.edge
+    if ids.ndim != 3 or len(ids) < steps or edge.shape != (*ids.shape, ids.shape[2]):
+        raise WorkloadError(
+            f"has {len(recording.tokens)} tokens, ids {ids.shape} and edges {edge.shape}",
+            where=f"recording {recording.request_id}",
+            fix="record the request again",
+        )
+    if not np.isfinite(edge).all():
+        raise WorkloadError(
+            "holds non-finite scores",
+            where=f"recording {recording.request_id}",
+            fix="check the drafter's weights and dtype",
+        )
+    return recording
+
+
+def replay_chain(recording: Recording, positions: int) -> Replayed:
+    """The greedy chain of `positions` drafted tokens."""
+
+    def accepted(anchor: int) -> int:
+        lattice = _lattice(recording, anchor, positions)
+        tree = build("chain", lattice, int(recording.tokens[anchor]), positions + 1)
+        return _prefix(tree.tokens[1:], recording.tokens[anchor + 1 :])
+
+    return _walk(recording, accepted)
+
+
+def replay_oracle(recording: Recording, positions: int) -> Replayed:
+    """Keeps accepting while the target's token is among the candidates."""
+
+    def accepted(anchor: int) -> int:
+        wanted = recording.tokens[anchor + 1 : anchor + 1 + positions]
+        found = (recording.ids[anchor, : len(wanted)] == wanted[:, None]).any(axis=1)
+        return len(wanted) if found.all() else int(np.argmin(found))
+
+    return _walk(recording, accepted)
+
+
+class BestFirstReplay:
+    """Best-first trees of one recording for every node budget up to `max_nodes`."""
+
+    def __init__(self, recording: Recording, positions: int, max_nodes: int) -> None:
+        self._recording = check_recording(recording)
+        self._positions = positions
+        self._max_nodes = max_nodes
+        self._needed: dict[int, list[int]] = {}
+
+    def at(self, nodes: int) -> Replayed:
+        """Replay with `nodes` verified rows, the root included; at most `max_nodes`."""
+        return _walk(self._recording, lambda anchor: sum(n <= nodes for n in self._budgets(anchor)))
+
+    def _budgets(self, anchor: int) -> list[int]:
+        """Ascending: the smallest budget whose tree accepts 1, 2, ... drafted tokens."""
+        known = self._needed.get(anchor)
+        if known is None:
+            known = self._needed[anchor] = self._build(anchor)
+        return known
+
+    def _build(self, anchor: int) -> list[int]:
+        lattice = _lattice(self._recording, anchor, self._positions)
+        tree = build("best_first", lattice, int(self._recording.tokens[anchor]), self._max_nodes)
+        wanted: list[int] = self._recording.tokens[anchor + 1 :].tolist()
+        drafted, parents = tree.tokens.tolist(), tree.parent.tolist()
+        budgets: list[int] = []
+        tip = 0
+        for node in range(1, len(drafted)):
+            depth = len(budgets)
+            if depth == len(wanted):
+                break
+            if parents[node] == tip and drafted[node] == wanted[depth]:
+                budgets.append(node + 1)
+                tip = node
+        return budgets
+
+
+def mean_tau(replays: Sequence[Replayed]) -> float:
+    """Tokens per step over all steps of several outputs."""
+    steps = sum(len(item.accepted) for item in replays)
+    return sum(item.emitted for item in replays) / steps if steps else 0.0
+
+
+def bootstrap_tau(
+    replays: Sequence[Replayed], *, seed: int = 0, draws: int = 2000
+) -> tuple[float, float]:
+    """95% percentile interval of the mean tau, requests resampled with replacement."""
+    if not replays:
+        return 0.0, 0.0
+    rng = np.random.default_rng(seed)
+    emitted = np.array([item.emitted for item in replays], dtype=np.float64)
+    steps = np.array([max(len(item.accepted), 1) for item in replays], dtype=np.float64)
+    picks = rng.integers(0, len(replays), size=(draws, len(replays)))
+    taus = emitted[picks].sum(axis=1) / steps[picks].sum(axis=1)
+    low, high = np.percentile(taus, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def _walk(recording: Recording, accepted: Accepted) -> Replayed:
+    last = len(recording.tokens) - 1
+    anchor, lengths = 0, []
+    while anchor < last:
+        length = min(accepted(anchor), last - anchor)
+        lengths.append(length)
+        anchor = min(anchor + length + 1, last)
+    return Replayed(recording.request_id, tuple(lengths), emitted=max(last, 0))
+
+
+def _lattice(recording: Recording, anchor: int, positions: int) -> Lattice:
+    return Lattice(recording.ids[anchor, :positions], recording.edge[anchor, :positions])
+
+
+def _prefix(drafted: NDArray[np.int64], wanted: NDArray[np.int64]) -> int:
+    count = min(len(drafted), len(wanted))
+    agree = drafted[:count] == wanted[:count]
+    return count if agree.all() else int(np.argmin(agree))

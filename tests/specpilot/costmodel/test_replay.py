@@ -1,0 +1,87 @@
+"""Exact replay equals a naive walk that builds and accepts a tree at every step."""
+
+import numpy as np
+import pytest
+
+from specengine.lattice import Lattice
+from specengine.trees import build
+from specengine.verify.acceptance import accept_greedy
+from specpilot.core.errors import WorkloadError
+from specpilot.costmodel.replay import (
+    BestFirstReplay,
+    bootstrap_tau,
+    check_recording,
+    mean_tau,
+    replay_chain,
+    replay_oracle,
+)
+from specpilot.engines.base import Recording
+
+
+def recording(seed: int, tokens: int = 40, positions: int = 5, candidates: int = 4) -> Recording:
+    rng = np.random.default_rng(seed)
+    output = rng.integers(0, 6, tokens)
+    ids = np.array(
+        [[rng.permutation(6)[:candidates] for _ in range(positions)] for _ in range(tokens)]
+    )
+    scores = rng.standard_normal((tokens, positions, candidates, candidates)) * 2
+    scores[:, 0] = scores[:, 0, :1]
+    edge = scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
+    return Recording(f"r/{seed}", output.astype(np.int64), ids, edge.astype(np.float32))
+
+
+def naive(item: Recording, name: str, positions: int, nodes: int) -> list[int]:
+    """The live step on the recorded output: build, verify, accept, move on."""
+    tokens, anchor, lengths = item.tokens.tolist(), 0, []
+    while anchor < len(tokens) - 1:
+        lattice = Lattice(item.ids[anchor, :positions], item.edge[anchor, :positions])
+        tree = build(name, lattice, tokens[anchor], nodes)
+        argmax = np.full(len(tree), -1, dtype=np.int64)
+        for node in range(len(tree)):
+            path = tree.tokens[tree.path(node)].tolist()
+            follows = tokens[anchor : anchor + len(path)] == path
+            if follows and anchor + len(path) < len(tokens):
+                argmax[node] = tokens[anchor + len(path)]
+        accepted = accept_greedy(tree, argmax)
+        emitted = [token for token in accepted.tokens if token >= 0]
+        lengths.append(len(accepted.rows) - 1)
+        anchor += len(emitted)
+    return lengths
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_replay_takes_the_live_steps(seed: int) -> None:
+    item = recording(seed)
+    replay = BestFirstReplay(item, positions=5, max_nodes=24)
+    for nodes in (1, 2, 5, 16, 24):
+        assert list(replay.at(nodes).accepted) == naive(item, "best_first", 5, nodes)
+    for positions in (1, 3, 5):
+        assert list(replay_chain(item, positions).accepted) == naive(
+            item, "chain", positions, positions + 1
+        )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_tree_beats_the_oracle_and_one_row_accepts_nothing(seed: int) -> None:
+    item = recording(seed)
+    replay = BestFirstReplay(item, positions=5, max_nodes=64)
+    oracle = replay_oracle(item, 5).tau
+    assert replay.at(1).tau == 1.0
+    assert replay_chain(item, 5).tau <= oracle
+    assert replay.at(64).tau <= oracle
+
+
+def test_bootstrap_covers_the_mean() -> None:
+    replays = [replay_chain(recording(seed), 5) for seed in range(12)]
+    low, high = bootstrap_tau(replays)
+    assert low < mean_tau(replays) < high
+
+
+def test_damaged_recordings_are_refused() -> None:
+    item = recording(0)
+    item.edge[3, 1, 0, 0] = np.nan
+    with pytest.raises(WorkloadError, match="non-finite"):
+        check_recording(item)
+    short = recording(1)
+    with pytest.raises(WorkloadError, match="tokens"):
+        check_recording(Recording("x", short.tokens, short.ids[:3], short.edge[:3]))
