@@ -1,0 +1,206 @@
+"""The master's part without a language model: which directions are worth an agent.
+
+The ceiling's largest factor picks the family that comes first; within it, memory entries come
+before sweeps, and larger expected headroom before smaller (paper section 3.2). Only mechanisms that
+the current best has options for are proposed. Pure and deterministic.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from specpilot.agents.base import MemoryOffer
+from specpilot.agents.scripted import Script
+from specpilot.core.system import OptionValue
+from specpilot.core.verdict import Reason
+from specpilot.loop.facts import CeilingFacts, DirectionKind, DirectionPlan, Factor, PlanningFacts
+
+Options = dict[str, OptionValue]
+
+DEEP_POSITIONS = 16
+"""More than the eight that drafters are usually trained for; recordings have this depth."""
+WIDE_NODES = 48
+"""From here on a tree is a direction of its own: more rows than a weight stream hides."""
+NODE_LADDER = (4, 8, 12, 16, 24, 32, 48, 64)
+GRID_SETTINGS = 3
+"""Settings of one direction whose headroom is asked for: each may cost a short run."""
+UNSETTLED = frozenset(
+    {
+        Reason.LOW_POWER,
+        Reason.ENGINE_FAILURE,
+        Reason.BASELINE_OUT_OF_BAND,
+        Reason.FAILED_REQUESTS,
+        Reason.AGENT_ENDED,
+        Reason.CONFLICT,
+    }
+)
+"""A direction that ended so said nothing about its mechanism: a later round may try it again."""
+TREE_OPTIONS = frozenset({"tree", "positions", "nodes"})
+
+
+def plan_directions(
+    facts: PlanningFacts, memory: Sequence[MemoryOffer], max_directions: int
+) -> tuple[DirectionPlan, ...]:
+    """At most `max_directions` plans, the most promising first; empty when nothing is left."""
+    if facts.phase == 3:
+        plans = list(_tuning(facts))
+    else:
+        offered = {entry.name: entry for entry in memory}
+        plans = [_with_memory(plan, offered) for plan in _exploration(facts)]
+        known = {plan.mechanism for plan in plans}
+        plans += [_reuse(entry, facts) for entry in memory if entry.name not in known]
+        plans = [plan for plan in plans if not _settled(plan.mechanism, facts)]
+        plans.sort(key=lambda plan: _order(plan, facts.ceiling))
+    return tuple(plans[:max_directions])
+
+
+def scripted_planner(script: Script) -> "ScriptedPlanner":
+    """A planner that proposes a script's directions in the first round."""
+    return ScriptedPlanner(script)
+
+
+class ScriptedPlanner:
+    """Proposes every direction of a script once."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+
+    def __call__(
+        self, facts: PlanningFacts, memory: Sequence[MemoryOffer], max_directions: int
+    ) -> tuple[DirectionPlan, ...]:
+        """The script's directions, in its order."""
+        if facts.phase != 1 or facts.round > 1:
+            return ()
+        return tuple(
+            DirectionPlan(
+                id=item.id,
+                name=item.name,
+                mechanism=item.id,
+                factor=Factor(item.factor),
+                idea="Play the script's steps.",
+                expected_headroom=item.expected_headroom,
+            )
+            for item in self._script.direction
+        )
+
+
+def _exploration(facts: PlanningFacts) -> Iterable[DirectionPlan]:
+    values = {option.name: option.value for option in facts.catalogue}
+    if values.keys() >= TREE_OPTIONS and values["tree"] != "best_first":
+        yield from _trees(facts)
+    if facts.device_kind == "cpu" and values.get("linear") == "plain":
+        yield _plan(
+            facts, "prepacked_linear", "Prepacked linear weights", Factor.KERNEL,
+            "Reorder linear weights once at load, for the CPU's matrix units.",
+            [{"linear": "prepacked"}], _class_bound(facts.ceiling, ("target_gemm", "drafter")),
+        )  # fmt: skip
+    if values.get("fused_projections") is False:
+        yield _plan(
+            facts, "fused_projections", "Fused projections", Factor.KERNEL,
+            "Run query, key and value, and gate and up, as one matrix product each.",
+            [{"fused_projections": True}], _class_bound(facts.ceiling, ("target_gemm",)),
+        )  # fmt: skip
+
+
+def _trees(facts: PlanningFacts) -> Iterable[DirectionPlan]:
+    speeds = {nodes: speed for nodes, _, speed in facts.ceiling.curve}
+    narrow = [n for n in speeds if n < WIDE_NODES] or [16, 32]
+    wide = [n for n in speeds if n >= WIDE_NODES]
+    for nodes, mechanism, name, idea in (
+        (narrow, "best_first_tree", "Best-first tree",
+         "Verify the best-first tree of the lattice instead of the greedy chain."),
+        (wide, "wide_tree", f"Trees of {WIDE_NODES} nodes and more",
+         "Verify wider trees, if a step hides that many rows."),
+    ):  # fmt: skip
+        if not nodes:
+            continue
+        ranked = sorted(nodes, key=lambda n: (-speeds.get(n, 0.0), n))[:GRID_SETTINGS]
+        grid: list[Options] = [
+            {"tree": "best_first", "positions": DEEP_POSITIONS, "nodes": n} for n in ranked
+        ]
+        expected = max(
+            (_gain(facts.ceiling, speeds[n]) for n in ranked if n in speeds), default=None
+        )
+        yield _plan(facts, mechanism, name, Factor.TAU, idea, grid, expected)
+
+
+def _tuning(facts: PlanningFacts) -> Iterable[DirectionPlan]:
+    """Neighbours of what was promoted: node budget and positions of a tree."""
+    values = {option.name: option.value for option in facts.catalogue}
+    if not TREE_OPTIONS & set(facts.promoted_options) or values.get("tree") != "best_first":
+        return
+    nodes = int(values["nodes"])
+    around = [n for n in NODE_LADDER if n < nodes][-1:] + [n for n in NODE_LADDER if n > nodes][:1]
+    grid: list[Options] = [{"nodes": n} for n in around]
+    grid.append({"positions": 0 if values["positions"] == DEEP_POSITIONS else DEEP_POSITIONS})
+    yield _plan(
+        facts, "tree_tuning", "Tree size and depth", Factor.TAU,
+        "Try the neighbouring node budgets, and the trained depth against the deeper one.",
+        grid, None, kind=DirectionKind.TUNING,
+    )  # fmt: skip
+
+
+def _plan(
+    facts: PlanningFacts,
+    mechanism: str,
+    name: str,
+    factor: Factor,
+    idea: str,
+    grid: Sequence[Options],
+    expected: float | None,
+    *,
+    kind: DirectionKind = DirectionKind.EXPLORATION,
+) -> DirectionPlan:
+    return DirectionPlan(
+        id=f"r{facts.round}-{mechanism.replace('_', '-')}",
+        name=name,
+        kind=kind,
+        mechanism=mechanism,
+        factor=factor,
+        idea=idea,
+        grid=tuple(grid),
+        expected_headroom=expected,
+    )
+
+
+def _with_memory(plan: DirectionPlan, offered: Mapping[str, MemoryOffer]) -> DirectionPlan:
+    entry = offered.get(plan.mechanism)
+    if entry is None:
+        return plan
+    grid = (dict(entry.options), *(item for item in plan.grid if item != entry.options))
+    return plan.model_copy(update={"memory_entry": entry.name, "grid": grid})
+
+
+def _reuse(entry: MemoryOffer, facts: PlanningFacts) -> DirectionPlan:
+    factor = Factor.TAU if TREE_OPTIONS & entry.options.keys() else Factor.KERNEL
+    plan = _plan(facts, entry.name, entry.name, factor, entry.summary, [entry.options], None)
+    return plan.model_copy(update={"memory_entry": entry.name})
+
+
+def _order(plan: DirectionPlan, ceiling: CeilingFacts) -> tuple[float, bool, float, str]:
+    factors = {
+        Factor.TAU: ceiling.tau_factor,
+        Factor.KERNEL: ceiling.kernel_factor,
+        Factor.OVERHEAD: ceiling.overhead_factor,
+    }
+    expected = plan.expected_headroom if plan.expected_headroom is not None else 0.0
+    return (-factors.get(plan.factor, 1.0), plan.memory_entry is None, -expected, plan.id)
+
+
+def _settled(mechanism: str, facts: PlanningFacts) -> bool:
+    earlier = [item for item in facts.history if item.mechanism == mechanism]
+    return any(item.promoted or item.reason not in UNSETTLED for item in earlier)
+
+
+def _gain(ceiling: CeilingFacts, speed: float) -> float:
+    """Gain minus 1 of a predicted speedup S(N) over the starting system's own."""
+    return speed * ceiling.seconds_per_step / (ceiling.tau * ceiling.autoregressive_seconds) - 1
+
+
+def _class_bound(ceiling: CeilingFacts, names: Sequence[str]) -> float | None:
+    """The most that these kernel classes could gain at their floors, minus 1."""
+    if not ceiling.by_class or not ceiling.floor_by_class:
+        return None
+    spent = {str(key): value for key, value in ceiling.by_class.items()}
+    floor = {str(key): value for key, value in ceiling.floor_by_class.items()}
+    saved = sum(max(spent.get(n, 0.0) - floor.get(n, 0.0), 0.0) for n in names)
+    share = min(saved / ceiling.seconds_per_step, 0.99)
+    return 1 / (1 - share) - 1

@@ -1,0 +1,1 @@
+"""What earlier runs proved, kept as replayable entries (paper section 3.4)."""
