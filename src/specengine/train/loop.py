@@ -1,0 +1,134 @@
+"""The training loop: AdamW, warm-up, cosine, clipping, checkpoints, resume."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specengine.drafters.network import DFlash2Network
+from specengine.errors import CheckpointError, NumericError
+from specengine.train.batches import BatchSource
+from specengine.train.generation import Stopwatch
+from specengine.train.loss import StepLoss, training_loss
+from specengine.train.teacher import Teacher
+
+_REPORT_EVERY = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Length and rates of a run.
+
+    Attributes:
+        steps: optimizer steps; with `seconds`, an upper limit.
+        seconds: wall-clock box; the rate then follows the clock, so that the cosine ends in time.
+        rate: peak learning rate.
+        warmup: steps of linear warm-up.
+        floor: last rate as a share of the peak.
+        clip: largest gradient norm.
+        selector_weight: weight of the selector's loss.
+        save_every: steps between checkpoints.
+    """
+
+    steps: int
+    seconds: float | None = None
+    rate: float = 1e-3
+    warmup: int = 200
+    floor: float = 0.02
+    clip: float = 1.0
+    selector_weight: float = 1.0
+    save_every: int = 1000
+
+    def rate_at(self, step: int, progress: float) -> float:
+        """Learning rate; `progress` is the share of the run that is done."""
+        warm = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
+        wave = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+        return self.rate * warm * (self.floor + (1 - self.floor) * wave)
+
+
+def train(
+    network: DFlash2Network,
+    teacher: Teacher,
+    source: BatchSource,
+    schedule: Schedule,
+    checkpoint: Path,
+    report: Callable[[str], None],
+) -> int:
+    """Train in place, continuing `checkpoint` where it exists; return the steps done in all.
+
+    Without a time box, an interrupted and resumed run gives the parameters of an uninterrupted
+    one (on a device whose kernels are deterministic).
+
+    Raises:
+        NumericError: the loss is not finite.
+        CheckpointError: `checkpoint` belongs to another network.
+    """
+    cuda = teacher.device.type == "cuda"
+    optimizer = torch.optim.AdamW(
+        network.parameters(), lr=schedule.rate, betas=(0.9, 0.95), weight_decay=0.0, fused=cuda
+    )
+    mixed = teacher.model.dtype == torch.bfloat16
+    step = _resume(checkpoint, network, optimizer)
+    watch = Stopwatch(schedule.seconds)
+    teacher.watch(network.config.target_layer_ids)
+    network.train()
+    while step < schedule.steps and watch.left() > 0:
+        progress = step / schedule.steps
+        if schedule.seconds is not None:
+            progress = max(progress, 1 - watch.left() / schedule.seconds)
+        for group in optimizer.param_groups:
+            group["lr"] = schedule.rate_at(step, progress)
+        batch = source.batch(step).to(teacher.device)
+        with torch.autocast(teacher.device.type, torch.bfloat16, enabled=mixed):
+            result = training_loss(network, teacher, batch, schedule.selector_weight)
+        optimizer.zero_grad(set_to_none=True)
+        result.loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), schedule.clip)
+        optimizer.step()
+        step += 1
+        if step % _REPORT_EVERY == 0 or step == schedule.steps:
+            report(_line(step, progress, result, optimizer.param_groups[0]["lr"]))
+        if step % schedule.save_every == 0:
+            _save(checkpoint, network, optimizer, step)
+    _save(checkpoint, network, optimizer, step)
+    network.eval()
+    return step
+
+
+def _line(step: int, progress: float, result: StepLoss, rate: float) -> str:
+    if not math.isfinite(result.loss.item()):
+        raise NumericError(
+            f"loss is not finite at step {step}", where="training", fix="lower the learning rate"
+        )
+    return (
+        f"step {step} done {progress:.1%} rate {rate:.2e} loss {result.loss:.4f} "
+        f"unary {result.unary:.4f} selector {result.selector:.4f} accuracy {result.accuracy:.4f} "
+        f"recall {result.recall:.4f} chosen {result.chosen:.4f}"
+    )
+
+
+def _save(path: Path, network: DFlash2Network, optimizer: torch.optim.Optimizer, step: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    state: dict[str, Any] = {
+        "step": step, "network": network.state_dict(), "optimizer": optimizer.state_dict(),
+    }  # fmt: skip
+    torch.save(state, partial)
+    partial.replace(path)
+
+
+def _resume(path: Path, network: DFlash2Network, optimizer: torch.optim.Optimizer) -> int:
+    if not path.exists():
+        return 0
+    state = torch.load(path, map_location=network.fc.weight.device, weights_only=True)
+    try:
+        network.load_state_dict(state["network"])
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"belongs to another network ({error})", where=str(path), fix="train in a new folder"
+        ) from error
+    optimizer.load_state_dict(state["optimizer"])
+    return int(state["step"])
