@@ -1,0 +1,115 @@
+"""The contract of every tree builder, on random lattices with and without ties."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from specengine.errors import OptionError
+from specengine.lattice import Lattice
+from specengine.trees import BUILDERS, DraftTree, build
+
+ANCHOR = 7
+
+shapes = st.tuples(
+    st.integers(0, 10_000), st.integers(1, 6), st.integers(1, 5), st.booleans(), st.integers(1, 40)
+)
+every_builder = pytest.mark.parametrize("name", sorted(BUILDERS))
+fixture_ok = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+MakeLattice = Callable[..., Lattice]
+Shape = tuple[int, int, int, bool, int]
+
+
+def built(name: str, shape: Shape, make_lattice: MakeLattice) -> tuple[Lattice, DraftTree]:
+    seed, positions, candidates, ties, nodes = shape
+    lattice = make_lattice(seed, positions, candidates, ties=ties)
+    return lattice, build(name, lattice, ANCHOR, nodes)
+
+
+@every_builder
+@given(shape=shapes)
+@fixture_ok
+def test_is_a_tree_in_topological_order(name: str, shape: Shape, make_lattice: MakeLattice) -> None:
+    lattice, tree = built(name, shape, make_lattice)
+    assert 1 <= len(tree) <= shape[-1]
+    assert (tree.tokens[0], tree.parent[0], tree.depth[0], tree.logp[0]) == (ANCHOR, -1, 0, 0)
+    for node in range(1, len(tree)):
+        parent = int(tree.parent[node])
+        assert 0 <= parent < node
+        assert tree.depth[node] == tree.depth[parent] + 1 <= lattice.positions
+        assert tree.tokens[node] in lattice.ids[tree.depth[node] - 1]
+        assert tree.logp[node] <= tree.logp[parent] <= 0
+
+
+@every_builder
+@given(shape=shapes)
+@fixture_ok
+def test_siblings_are_distinct(name: str, shape: Shape, make_lattice: MakeLattice) -> None:
+    _, tree = built(name, shape, make_lattice)
+    children = list(zip(tree.parent.tolist(), tree.tokens.tolist(), strict=True))
+    assert len(set(children)) == len(children)
+
+
+@every_builder
+@given(shape=shapes)
+@fixture_ok
+def test_is_nested_in_the_budget(name: str, shape: Shape, make_lattice: MakeLattice) -> None:
+    lattice, tree = built(name, shape, make_lattice)
+    for nodes in range(1, len(tree) + 1):
+        smaller = build(name, lattice, ANCHOR, nodes)
+        assert len(smaller) == nodes
+        for field in ("tokens", "parent", "depth", "logp"):
+            np.testing.assert_array_equal(getattr(smaller, field), getattr(tree, field)[:nodes])
+
+
+@every_builder
+@given(shape=shapes)
+@fixture_ok
+def test_logp_sums_the_edges_of_the_path(
+    name: str, shape: Shape, make_lattice: MakeLattice
+) -> None:
+    lattice, tree = built(name, shape, make_lattice)
+    for node in range(1, len(tree)):
+        slot, total = 0, 0.0
+        for step in tree.path(node)[1:]:
+            position = int(tree.depth[step]) - 1
+            child = int(np.flatnonzero(lattice.ids[position] == tree.tokens[step])[0])
+            total += float(lattice.edge[position, slot, child])
+            slot = child
+        assert tree.logp[node] == pytest.approx(total, abs=1e-5)
+
+
+@every_builder
+def test_one_node_is_the_root_alone(name: str, make_lattice: MakeLattice) -> None:
+    tree = build(name, make_lattice(0, 4, 4), ANCHOR, 1)
+    assert tree.tokens.tolist() == [ANCHOR]
+    assert tree.parent.tolist() == [-1]
+
+
+@every_builder
+def test_dtypes(name: str, make_lattice: MakeLattice) -> None:
+    tree = build(name, make_lattice(0, 4, 4), ANCHOR, 9)
+    assert [a.dtype for a in (tree.tokens, tree.parent, tree.depth, tree.logp)] == [
+        np.int64,
+        np.int32,
+        np.int32,
+        np.float32,
+    ]
+
+
+@every_builder
+@pytest.mark.parametrize("nodes", [0, -3])
+def test_a_budget_without_room_for_the_root_is_refused(
+    name: str, nodes: int, make_lattice: MakeLattice
+) -> None:
+    with pytest.raises(OptionError, match="option 'nodes'"):
+        build(name, make_lattice(0, 2, 2), ANCHOR, nodes)
+
+
+def test_an_unknown_name_is_refused_with_the_nearest(make_lattice: MakeLattice) -> None:
+    with pytest.raises(OptionError, match="did you mean 'best_first'"):
+        build("bestfirst", make_lattice(0, 2, 2), ANCHOR, 4)
