@@ -62,6 +62,7 @@ async def _supervised(folder: Path, parts: Parts | None) -> ExitCode:
 
 
 async def _run(folder: Path, parts: Parts | None) -> ExitCode:
+    folder = folder.absolute()  # commands of other programs run from other folders
     deployment = load_deployment(folder / "deployment.toml")
     journal = Journal(folder / "journal.jsonl")
     try:

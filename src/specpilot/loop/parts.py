@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from specpilot.agents.base import Agent, Brief
+from specpilot.agents.factory import make_agent
+from specpilot.agents.planner import plan_directions, scripted_planner
+from specpilot.agents.scripted import load_script
 from specpilot.core.deployment import Deployment
-from specpilot.core.errors import Refused
+from specpilot.costmodel.measured import ceiling_of
 from specpilot.engines.embedded import EmbeddedAdapter
 from specpilot.engines.simulated import SimulatedAdapter
 from specpilot.engines.target_folder import model_folder
@@ -14,6 +17,8 @@ from specpilot.loop.facts import CeilingFacts
 from specpilot.loop.run import CeilingInputs, Memory, Parts, Planner
 from specpilot.loop.simulated import simulated_ceiling, simulated_split
 from specpilot.loop.workspace import workspaces
+from specpilot.memory.registry import Registry
+from specpilot.memory.run_memory import RunMemory
 from specpilot.workload.loading import load_requests
 
 
@@ -56,9 +61,27 @@ def assemble(deployment: Deployment, folder: Path, explorers: Explorers) -> Part
 
 
 def build_parts(deployment: Deployment, folder: Path) -> Parts:
-    """The parts that the deployment names."""
-    raise Refused(
-        f"agent kind '{deployment.agent.kind}' is not installed",
-        where=str(folder / "deployment.toml"),
-        fix="call run_controller with parts from assemble()",
+    """The parts that the deployment names; memory lies beside the run folders.
+
+    Raises:
+        SpecPilotError: a model, a script or an agent's program is missing.
+    """
+    registry = Registry(folder.absolute().parent / "memory")
+    script = deployment.agent.script
+    return assemble(
+        deployment,
+        folder,
+        Explorers(
+            compute_ceiling=(
+                simulated_ceiling
+                if deployment.engine.kind == "simulated"
+                else ceiling_of(deployment)
+            ),
+            plan_directions=scripted_planner(load_script(Path(script)))
+            if script is not None
+            else plan_directions,
+            make_agent=make_agent,
+            memory=RunMemory(registry, deployment),
+            readable=(registry.folder,),
+        ),
     )

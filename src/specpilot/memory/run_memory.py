@@ -1,6 +1,5 @@
 """Memory as a run sees it: entries that fit its deployment, and new ones from its promotions."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,17 +15,6 @@ from specpilot.loop.state import Direction
 from specpilot.memory.admission import admit, verify_entry
 from specpilot.memory.entry import Entry, StoredEntry
 from specpilot.memory.registry import Registry
-
-FOLDER_VARIABLE = "SPECPILOT_MEMORY"
-
-
-def memory_folder() -> Path:
-    """Where entries are kept: `SPECPILOT_MEMORY`, or the user's data folder."""
-    chosen = os.environ.get(FOLDER_VARIABLE)
-    if chosen:
-        return Path(chosen)
-    data = os.environ.get("XDG_DATA_HOME")
-    return (Path(data) if data else Path.home() / ".local" / "share") / "specpilot" / "memory"
 
 
 class RunMemory:

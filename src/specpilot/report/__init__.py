@@ -1,0 +1,1 @@
+"""What a run found, as JSON, figures and one page: a pure fold of its journal."""
