@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from specpilot.controller.timing import changed_options
+from specpilot.core.system import OptionValue, System
 from specpilot.loop.events import AttemptJudged
 from specpilot.loop.state import Direction
 
@@ -52,7 +52,7 @@ def _attempt(event: AttemptJudged) -> dict[str, Any]:
         "detail": verdict.detail,
         "gain": verdict.gain.overall.to_json() if verdict.gain is not None else None,
         "threshold": verdict.threshold,
-        "options": changed_options(event.baseline, event.system),
+        "options": _changed(event.baseline, event.system),
         "system": event.system.tree_hash,
         "baseline": event.baseline.tree_hash,
         "forcing_accepted": event.forcing.accepted if event.forcing is not None else None,
@@ -60,3 +60,7 @@ def _attempt(event: AttemptJudged) -> dict[str, Any]:
         "device_seconds": event.device_seconds,
         "record": event.record.path if event.record is not None else None,
     }
+
+
+def _changed(before: System, after: System) -> dict[str, OptionValue]:
+    return {k: v for k, v in after.options.items() if before.options.get(k) != v}
