@@ -82,7 +82,7 @@ def _files(folder: Path) -> list[Path]:
         return [folder / "model.safetensors"]
     try:
         names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"is not a weight index ({error!r})", where=str(index), fix="download it again"
         ) from error

@@ -101,6 +101,8 @@ def read_config(folder: Path) -> DFlash2Config:
         raise CheckpointError(
             f"is not valid JSON ({error})", where=str(path), fix="download it again"
         ) from error
+    if not isinstance(table, dict):
+        raise CheckpointError("is not a JSON object", where=str(path), fix="download it again")
     return parse_config(table, str(path))
 
 

@@ -165,14 +165,15 @@ def top_candidates(unary: torch.Tensor, count: int) -> tuple[torch.Tensor, torch
         unary = torch.nn.functional.pad(unary, (0, blocks * width - size), value=float("-inf"))
     grouped = unary.view(rows, blocks, width)
     # The largest `count` of a row lie in the `count` blocks with the largest maxima: one pass over
-    # the row instead of a full selection.
+    # the row instead of a full selection. Stable sorts keep equal scores in id order.
     peaks = grouped.amax(-1)
     if not bool(torch.isfinite(peaks.amax(-1)).all()):
         raise NumericError(
             "produced non-finite logits", where="drafter",
             fix="run it in bfloat16 or float32 and check its weights",
         )  # fmt: skip
-    chosen = peaks.topk(min(count, blocks)).indices.sort(-1).values
+    ranked = torch.sort(peaks, dim=-1, descending=True, stable=True).indices
+    chosen = ranked[:, :count].sort(-1).values
     near = torch.arange(width, device=unary.device)
     places = (chosen[..., None] * width + near).flatten(1)
     values, order = torch.sort(unary.gather(1, places), dim=-1, descending=True, stable=True)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from specengine.errors import RequestError
 from specengine.train.shards import TokenShard
 
 _POOL = 32  # batches sorted by length together, to keep padding low
@@ -65,6 +66,10 @@ class BatchSource:
         lengths = np.diff(shard.offsets)
         # An anchor needs a token after it within the answer.
         self._usable = np.flatnonzero(lengths - shard.prompts >= 2)
+        if not len(self._usable):
+            raise RequestError(
+                "holds no answer of two tokens", where="token shard", fix="answer more prompts"
+            )
         self._lengths = lengths
         self.steps_per_epoch = max(1, len(self._usable) // plan.sequences)
         self._order: tuple[int, list[NDArray[np.int64]]] | None = None
@@ -88,10 +93,7 @@ class BatchSource:
                 pool = pool[np.argsort(self._lengths[pool], kind="stable")]
                 batches += [pool[i : i + size] for i in range(0, len(pool), size)]
             whole = [batch for batch in batches if len(batch) == size] or batches
-            rng.shuffle(whole)  # type: ignore[arg-type]
-            while len(whole) < self.steps_per_epoch:
-                whole.append(whole[0])
-            self._order = (epoch, whole)
+            self._order = (epoch, [whole[i] for i in rng.permutation(len(whole))])
         return self._order[1]
 
 

@@ -108,8 +108,8 @@ def drafter_config(teacher: Teacher, shape: DrafterShape) -> DFlash2Config:
     """A drafter whose layers have the target's widths."""
     config = teacher.config
     depth, taps = config.num_hidden_layers, shape.taps
-    # Evenly from layer 1 to the third last, as published drafters tap.
-    spread = [1 + i * (depth - 4) / max(taps - 1, 1) for i in range(taps)]
+    # Evenly from layer 1 to the third last, as published drafters tap; one tap sits in the middle.
+    spread = [1 + i * (depth - 4) / (taps - 1) for i in range(taps)] if taps > 1 else [depth // 2]
     rope = getattr(config, "rope_parameters", None) or {}
     return DFlash2Config(
         hidden_size=config.hidden_size,

@@ -71,7 +71,6 @@ def record(
     blocks: int = 64,
 ) -> Iterator[Recorded]:
     """Lattices of each sequence of a shard, `blocks` anchors per forward."""
-    teacher.watch(network.config.target_layer_ids)
     for index in range(len(shard)):
         sequence = torch.from_numpy(shard.sequence(index).astype(np.int64)).to(teacher.device)
         first = int(shard.prompts[index])

@@ -73,7 +73,6 @@ def train(
     mixed = teacher.model.dtype == torch.bfloat16
     step = _resume(checkpoint, network, optimizer)
     watch = Stopwatch(schedule.seconds)
-    teacher.watch(network.config.target_layer_ids)
     network.train()
     while step < schedule.steps and watch.left() > 0:
         progress = step / schedule.steps

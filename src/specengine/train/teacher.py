@@ -18,6 +18,7 @@ class Teacher:
     tokenizer: Any
     device: torch.device
     _tapped: dict[int, torch.Tensor] = field(default_factory=dict)
+    _watched: set[int] = field(default_factory=set)
 
     @property
     def layers(self) -> nn.ModuleList:
@@ -38,10 +39,10 @@ class Teacher:
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.model.get_output_embeddings()(hidden)
 
-    def watch(self, taps: tuple[int, ...]) -> None:
-        """Keep the outputs of these layers (raw residual stream) at every forward."""
-        for tap in taps:
+    def _watch(self, taps: tuple[int, ...]) -> None:
+        for tap in set(taps) - self._watched:
             self.layers[tap].register_forward_hook(self._hook(tap))
+            self._watched.add(tap)
 
     def _hook(self, tap: int) -> Any:
         def keep(_module: nn.Module, _inputs: Any, output: Any) -> None:
@@ -55,6 +56,7 @@ class Teacher:
 
         Padding stands to the right, so that the causal mask alone hides it from real tokens.
         """
+        self._watch(taps)
         self.model.model(input_ids=tokens, use_cache=False)
         features = torch.cat([self._tapped[tap] for tap in taps], dim=-1)
         self._tapped.clear()
