@@ -1,28 +1,44 @@
-"""`specpilot ctl`: an agent's only way to the controller."""
+"""`specpilot ctl OPERATION`: what an agent asks the controller. Prints the answer as JSON."""
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from specpilot.agents.base import Operation
 from specpilot.agents.ctl import call, socket_from_environment
-from specpilot.core.errors import Refused
+from specpilot.cli.output import print_json
+from specpilot.core.errors import SpecPilotError
 
 
-def ctl(
-    operation: Annotated[Operation, typer.Argument(help="What to ask for.")],
-    arguments: Annotated[str, typer.Argument(help="Arguments as one JSON object.")] = "{}",
+def command(
+    operation: Annotated[Operation, typer.Argument(help="what to ask for")],
+    option: Annotated[
+        list[str] | None, typer.Option(help="headroom: NAME=VALUE, as often as needed")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="headroom: replay or microbenchmark")] = None,
+    retry: Annotated[int | None, typer.Option(min=0, help="time, submit: time again")] = None,
+    reason: Annotated[str | None, typer.Option(help="close: why")] = None,
+    bound: Annotated[float | None, typer.Option(help="close: most it could gain, minus 1")] = None,
 ) -> None:
-    """Ask the controller; prints its answer as JSON."""
+    """Ask the controller of this direction; only works inside a run."""
+    given = {
+        "options": dict(_parse_option(item) for item in option) if option else None,
+        "method": method,
+        "retry": retry,
+        "reason": reason,
+        "bound": bound,
+    }
+    arguments = {key: value for key, value in given.items() if value is not None}
+    print_json(call(socket_from_environment(), operation, arguments))
+
+
+def _parse_option(text: str) -> tuple[str, Any]:
+    name, separator, raw = text.partition("=")
+    if not separator or not name:
+        raise SpecPilotError("is not NAME=VALUE", where=f"--option {text}", fix="write nodes=32")
     try:
-        parsed = json.loads(arguments)
-    except ValueError as error:
-        raise Refused(
-            f"arguments are not JSON ({error})", where="specpilot ctl", fix="give one JSON object"
-        ) from error
-    if not isinstance(parsed, dict):
-        raise Refused(
-            "arguments are not a JSON object", where="specpilot ctl", fix="such as '{\"retry\": 1}'"
-        )
-    typer.echo(json.dumps(call(socket_from_environment(), operation.value, parsed)))
+        value = json.loads(raw)
+    except ValueError:
+        value = raw
+    return name.strip(), value

@@ -1,78 +1,129 @@
-"""`specpilot demo`: one whole round on a real small model, on the CPU, without a key."""
+"""`specpilot demo`: one whole round on a small real model, without a GPU and without a key."""
 
 import os
+import shutil
+import stat
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import tomli_w
 import typer
 
-from specpilot.cli.follow import run_and_follow, write_run
-from specpilot.cli.report import finish
-from specpilot.core.deployment import BENCHMARKS
-from specpilot.core.errors import ExitCode, SpecPilotError
+from specpilot.cli.demo_model import TARGET_FOLDER, find_drafter, prepare_target
+from specpilot.cli.optimize import run_and_report
+from specpilot.cli.output import Finished
+from specpilot.cli.runs import DEPLOYMENT_FILE, RUNS, create_run
+from specpilot.core.deployment import BENCHMARKS, Deployment, load_deployment, parse_deployment
+from specpilot.core.errors import Refused
 from specpilot.core.measurement import Isolation
 
-SIZES = {
-    "full": {"development": 2, "sealed": 2, "max_new_tokens": 48, "sealed_max_new_tokens": 64},
-    "quick": {"development": 1, "sealed": 1, "max_new_tokens": 24, "sealed_max_new_tokens": 32},
-}
-"""Requests per benchmark and output limits; the paper uses 40, 40, 2048 and 4096."""
-DIRECTIONS = {"full": 4, "quick": 1}
+NAME = "demo"
 
 
-def demo(
-    run: Annotated[Path, typer.Option(help="Run folder.")] = Path("runs/demo"),
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer, shorter requests.")] = False,
-    target: Annotated[Path, typer.Option(help="SmolLM2-135M-Instruct.")] = Path(
-        "models/smollm2-135m-instruct"
-    ),
-    drafter: Annotated[Path, typer.Option(help="Its DFlash2 drafter.")] = Path(
-        "assets/smollm2-135m-instruct-dflash2"
-    ),
-    isolation: Annotated[Isolation, typer.Option(help="Of servers and agents.")] = (
-        Isolation.NAMESPACES
-    ),
-    json: Annotated[bool, typer.Option("--json", help="Print journal lines as JSON.")] = False,
+@dataclass(frozen=True, slots=True)
+class DemoSize:
+    """How much is played: the only place where the demo's running time is decided."""
+
+    requests: int
+    """Development requests per benchmark; as many are sealed."""
+    tokens: int
+    sealed_tokens: int
+    directions: int
+
+
+FULL = DemoSize(requests=2, tokens=64, sealed_tokens=96, directions=4)
+QUICK = DemoSize(requests=1, tokens=32, sealed_tokens=40, directions=2)
+
+
+def command(
+    quick: Annotated[bool, typer.Option("--quick", help="fewer and shorter requests")] = False,
+    run: Annotated[Path, typer.Option(help="run folder")] = RUNS / NAME,
+    target: Annotated[Path, typer.Option(help="target; prepared when missing")] = TARGET_FOLDER,
+    drafter: Annotated[Path | None, typer.Option(help="drafter; the shipped one if absent")] = None,
+    isolation: Annotated[
+        Isolation | None, typer.Option(help="how servers are kept apart; the best of this machine")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of a server")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="journal lines as JSON")] = False,
 ) -> None:
-    """Run phases 0 to 4 on SmolLM2-135M with its trained drafter, on two cores."""
-    for folder, how in ((target, "run 'make model'"), (drafter, "run from the repository root")):
-        if not (folder / "config.json").is_file():
-            raise SpecPilotError("is not a model folder", where=str(folder), fix=how)
-    size = "quick" if quick else "full"
-    write_run(_fresh(run), tomli_w.dumps(_deployment(size, target, drafter, isolation)))
-    code = run_and_follow(run, as_json=json)
-    # A quick round has too few tokens for a promotion to be likely; it still ran whole.
-    settled = quick and code is ExitCode.NOTHING_PROMOTED
-    finish(run, ExitCode.OK if settled else code, as_json=json)
+    """Optimize SmolLM2-135M-Instruct with a DFlash2 drafter, phases 0 to 4."""
+    deployment = demo_deployment(
+        QUICK if quick else FULL,
+        target=prepare_target(target),
+        drafter=find_drafter(drafter),
+        isolation=isolation or available_isolation(),
+        threads=threads,
+    )
+    remove_earlier_demo(run)
+    create_run(deployment, run)
+    raise Finished(run_and_report(run, as_json=as_json))
 
 
-def _deployment(
-    size: str, target: Path, drafter: Path, isolation: Isolation
-) -> dict[str, dict[str, object] | str]:
-    return {
-        "name": "demo",
-        "target": {"model": str(target.absolute()), "dtype": _dtype()},
-        "drafter": {"kind": "dflash2", "model": str(drafter.absolute())},
-        "engine": {"kind": "embedded", "threads": min(2, len(os.sched_getaffinity(0)))},
-        "platform": {"devices": ["cpu"], "isolation": isolation.value},
-        "workload": {"benchmarks": dict.fromkeys(BENCHMARKS, "builtin"), **SIZES[size]},
-        "agent": {"kind": "playbook", "max_directions": DIRECTIONS[size]},
-    }
+def demo_deployment(
+    size: DemoSize, *, target: Path, drafter: Path, isolation: Isolation, threads: int | None
+) -> Deployment:
+    """The deployment that the demo optimizes."""
+    return parse_deployment(
+        {
+            "name": NAME,
+            "target": {"model": str(target), "dtype": "bfloat16"},
+            "drafter": {"kind": "dflash2", "model": str(drafter)},
+            "engine": {
+                "kind": "embedded",
+                "threads": threads or len(os.sched_getaffinity(0)),
+            },
+            "platform": {"devices": ["cpu"], "isolation": isolation.value},
+            "workload": {
+                "benchmarks": dict.fromkeys(BENCHMARKS, "builtin"),
+                "development": size.requests,
+                "sealed": size.requests,
+                "max_new_tokens": size.tokens,
+                "sealed_max_new_tokens": size.sealed_tokens,
+            },
+            "agent": {"kind": "playbook", "max_directions": size.directions},
+            "budget": {"max_rounds": 1},
+        },
+        where="demo",
+    )
 
 
-def _dtype() -> str:
-    """BF16 where the CPU multiplies it in hardware; FP32 elsewhere."""
-    flags = Path("/proc/cpuinfo")
-    known = flags.read_text(encoding="utf-8") if flags.exists() else ""
-    return "bfloat16" if "amx_bf16" in known or "avx512_bf16" in known else "float32"
+def available_isolation() -> Isolation:
+    """Namespaces where this machine gives them; otherwise none, said aloud and recorded."""
+    from specpilot.sandbox.probe import probe
+
+    missing = probe().unavailable
+    if Isolation.NAMESPACES not in missing:
+        return Isolation.NAMESPACES
+    typer.echo(
+        f"note: no isolation here ({missing[Isolation.NAMESPACES]}); the sealed final will refuse "
+        "to confirm a result. Install bubblewrap and allow user namespaces for a confirmed one.",
+        err=True,
+    )
+    return Isolation.NONE
 
 
-def _fresh(run: Path) -> Path:
-    """Keep an earlier demo's folder beside the new one."""
-    if (run / "journal.jsonl").exists():
-        number = 1
-        while (kept := run.with_name(f"{run.name}-{number}")).exists():
-            number += 1
-        run.rename(kept)
-    return run
+def remove_earlier_demo(folder: Path) -> None:
+    """Make room for a new demo; only a run that was a demo is removed.
+
+    Raises:
+        Refused: the folder holds something else, or a demo that is still running.
+    """
+    if not folder.exists():
+        return
+    path = folder / DEPLOYMENT_FILE
+    if not path.is_file() or load_deployment(path).name != NAME:
+        raise Refused("is not an earlier demo", where=str(folder), fix="give another --run")
+    if (folder / "journal.jsonl").is_file():
+        from specpilot.cli.runs import controller_process
+
+        alive = controller_process(folder)
+        if alive is not None:
+            raise Refused(
+                f"is being worked on by process {alive.pid}",
+                where=str(folder),
+                fix=f"end it with 'specpilot stop {folder}'",
+            )
+    # Exported systems are read-only.
+    for parent, _, _ in os.walk(folder):
+        Path(parent).chmod(stat.S_IRWXU)
+    shutil.rmtree(folder)

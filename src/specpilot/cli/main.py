@@ -1,33 +1,90 @@
-"""`specpilot`: every command, and the boundary where errors become one line and an exit code."""
+"""`specpilot`: every command, and the one place where errors become a line and an exit code."""
 
+import os
 import sys
 
 import typer
 
-from specpilot.cli import ctl, demo, optimize, report, status
+from specpilot.cli import (
+    ceiling,
+    ctl,
+    demo,
+    doctor,
+    force,
+    init,
+    memory,
+    optimize,
+    plan,
+    replay,
+    report,
+    resume,
+    serve,
+    status,
+    stop,
+    train_drafter,
+)
+from specpilot.cli.output import Finished
 from specpilot.core.errors import ExitCode, SpecPilotError
 
-app = typer.Typer(
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="Finds lossless speed for speculative decoding of one deployment.",
-)
-app.command()(demo.demo)
-app.command()(optimize.optimize)
-app.command()(optimize.resume)
-app.command()(status.status)
-app.command()(status.stop)
-app.command()(report.report)
-app.command()(ctl.ctl)
+USAGE_ERROR = 2
+"""Exit code that the argument parser gives; ours keeps 2 for 'nothing promoted'."""
+INTERRUPTED = 130
+
+
+def build_app() -> typer.Typer:
+    """The parser with all commands."""
+    app = typer.Typer(
+        name="specpilot",
+        help="Finds lossless speed for speculative decoding, and proves that no token changed.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.command("demo")(demo.command)
+    app.command("init")(init.command)
+    app.command("plan")(plan.command)
+    app.command("doctor")(doctor.command)
+    app.command("optimize")(optimize.command)
+    app.command("resume")(resume.command)
+    app.command("status")(status.command)
+    app.command("stop")(stop.command)
+    app.command("serve")(serve.command)
+    app.command("force")(force.command)
+    app.command("ceiling")(ceiling.command)
+    app.command("replay")(replay.command)
+    app.add_typer(memory.build_app(), name="memory")
+    app.command("report")(report.command)
+    app.command("ctl")(ctl.command)
+    app.command("train-drafter", context_settings=train_drafter.CONTEXT)(train_drafter.command)
+    return app
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; returns its exit code."""
+    try:
+        build_app()(args=arguments, prog_name="specpilot")
+    except Finished as finished:
+        return int(finished.code)
+    except SpecPilotError as error:
+        typer.echo(f"error: {error}", err=True)
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        typer.echo("interrupted", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output left; nothing more can be said to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return int(ExitCode.ERROR)
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ExitCode.OK)
+        return int(ExitCode.ERROR) if code == USAGE_ERROR else code
+    return int(ExitCode.OK)
 
 
 def main() -> None:
-    """Run the command line; a failure that a user can act on is one line on standard error."""
-    try:
-        app()
-    except SpecPilotError as error:
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(int(error.exit_code))
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted; continue with 'specpilot resume RUN'\n")
-        sys.exit(int(ExitCode.ERROR))
+    """Entry point of the installed command."""
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

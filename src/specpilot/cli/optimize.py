@@ -1,36 +1,55 @@
-"""`specpilot optimize` and `specpilot resume`: the loop."""
+"""`specpilot optimize DEPLOYMENT`: rounds of the loop, from stock or from where memory helps."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from specpilot.cli.follow import run_and_follow, write_run
-from specpilot.cli.report import finish
-from specpilot.core.deployment import load_deployment
-from specpilot.core.errors import SpecPilotError
+from specpilot.cli.display import choose_display
+from specpilot.cli.drive import drive
+from specpilot.cli.output import Finished
+from specpilot.cli.runs import RUNS, create_run
+from specpilot.cli.summary import print_summary
+from specpilot.core.deployment import Deployment, load_deployment, parse_deployment
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print journal lines as JSON.")]
+AgentName = Literal["playbook", "claude", "codex"]
 
 
-def optimize(
-    deployment: Annotated[Path, typer.Argument(help="The deployment file.")],
-    run: Annotated[Path | None, typer.Option(help="Run folder; runs/NAME when absent.")] = None,
-    json: JsonFlag = False,
+def command(
+    deployment: Annotated[Path, typer.Argument(help="deployment file")],
+    run: Annotated[Path | None, typer.Option(help="run folder; runs/NAME when absent")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="rounds at most")] = None,
+    agent: Annotated[AgentName | None, typer.Option(help="who explores")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="journal lines as JSON")] = False,
 ) -> None:
-    """Run the loop on a deployment."""
-    checked = load_deployment(deployment)
-    folder = run or Path("runs") / checked.name
-    write_run(folder, deployment.read_text(encoding="utf-8"))
-    finish(folder, run_and_follow(folder, as_json=json), as_json=json)
+    """Look for lossless speed and confirm it on sealed requests."""
+    chosen = _with_choices(load_deployment(deployment), rounds, agent)
+    folder = run or RUNS / chosen.name
+    create_run(chosen, folder)
+    raise Finished(run_and_report(folder, as_json=as_json))
 
 
-def resume(
-    run: Annotated[Path, typer.Argument(help="The run folder.")], json: JsonFlag = False
-) -> None:
-    """Continue a run that was stopped or killed; only its budget may have changed."""
-    if not (run / "deployment.toml").is_file():
-        raise SpecPilotError(
-            "is not a run folder", where=str(run), fix="give the folder of an earlier run"
-        )
-    finish(run, run_and_follow(run, as_json=json), as_json=json)
+def run_and_report(folder: Path, *, as_json: bool) -> int:
+    """Drive a run to its end, write its report, print its summary; returns the exit code."""
+    from specpilot.report.writing import write_report
+
+    code = drive(folder, choose_display(json_lines=as_json))
+    if (folder / "journal.jsonl").is_file() and (folder / "journal.jsonl").stat().st_size:
+        report, where = write_report(folder)
+        if not as_json:
+            print_summary(report, where)
+    return code
+
+
+def _with_choices(
+    deployment: Deployment, rounds: int | None, agent: AgentName | None
+) -> Deployment:
+    table = deployment.model_dump(mode="json", exclude_none=True)
+    if rounds is not None:
+        table["budget"]["max_rounds"] = rounds
+    if agent is not None:
+        preset = {} if agent == "playbook" else {"preset": agent}
+        kept = {k: table["agent"][k] for k in ("max_directions", "deadline_seconds")}
+        kind = "playbook" if agent == "playbook" else "command"
+        table["agent"] = {"kind": kind, **preset, **kept}
+    return parse_deployment(table, where="command line")

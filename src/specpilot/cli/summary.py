@@ -1,51 +1,94 @@
-"""The table that ends a run on a terminal. Numbers are rounded here and nowhere else."""
+"""The table at the end of a run."""
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from specpilot.loop.state import RunState
-from specpilot.report.directions import direction_facts
+import typer
+from rich.console import Console
+from rich.table import Table
 
-_WIDTH = 12
+from specpilot.cli.output import is_terminal, number
+
+MARKS = {"promoted": "+", "not_promoted": "-", "undecided": "?", "void": "!", "closed": "·"}
+COLOURS = {"promoted": "green", "void": "red", "undecided": "cyan"}
 
 
-def summary_lines(state: RunState, seconds: float | None) -> list[str]:
-    """Rates, tau, the sealed final, forcing and every direction's verdict, as plain lines."""
-    finals = [item.final for item in state.rounds if item.final is not None]
-    final = finals[-1] if finals else None
-    speeds = dict(final.speeds) if final else {}
-    if not speeds and state.stock_facts is not None:
-        speeds = {"ar": state.stock_facts.autoregressive, "stock": state.stock_facts.stock}
-    lines = [_row("tokens/s", *speeds)]
-    names = next(iter(speeds.values())).tokens_per_second if speeds else {}
+def print_summary(report: Mapping[str, Any], folder: Path) -> None:
+    """Rates per benchmark, gains with intervals, and every direction's verdict."""
+    colour = is_terminal()
+    console = Console(no_color=not colour, highlight=False, width=None if colour else 110)
+    console.print(_rates(report))
+    console.print(_directions(report))
+    gain = report["gain_over_stock"]
+    if gain["point"] is not None:
+        word = "confirmed" if report["confirmed"] else "not confirmed"
+        interval = f"[{gain['low']:.3f}, {gain['high']:.3f}]"
+        typer.echo(f"gain over stock, sealed requests: {gain['point']:.3f}x {interval}, {word}")
+    typer.echo(
+        f"over AR: stock {number(report['stock_speedup_over_ar'], '.2f')}x, "
+        f"best {number(report['speedup_over_ar'], '.2f')}x"
+    )
+    forcing = report["forcing"]
+    if forcing is not None:
+        typer.echo(
+            f"token forcing: {forcing['verdict']}, {forcing['tokens']} tokens, "
+            f"mismatches {forcing['mismatch_rate']:.3%} "
+            f"(stock {forcing['stock_mismatch_rate']:.3%}), {forcing['unexplained']} unexplained events"
+        )
+    for entry in report["memory"]:
+        typer.echo(f"memory: {entry['entry']} {'kept' if entry['admitted'] else 'refused'}")
+    typer.echo(
+        f"{report['outcome'] or 'not finished'} in {number(report['seconds'], '.0f')} s, "
+        f"isolation {report['isolation']}; report: {folder / 'index.html'}"
+    )
+
+
+def _rates(report: Mapping[str, Any]) -> Table:
+    table = Table(title="tokens per second (τ)", title_justify="left")
+    table.add_column("benchmark")
+    for name in ("AR", "stock", "best", "best / stock, sealed"):
+        table.add_column(name, justify="right")
+    systems = report["systems"]
+    names = {n: None for s in systems.values() for n in s["tokens_per_second"]["per_benchmark"]}
     for name in names:
-        lines.append(_row(name, *(f"{s.tokens_per_second[name]:.1f}" for s in speeds.values())))
-    lines.append(_row("all", *(f"{s.overall_tokens_per_second:.1f}" for s in speeds.values())))
-    lines.append(_row("tau", *(f"{s.tau:.2f}" for s in speeds.values())))
-    if final is not None:
-        lines.append(f"sealed final: {final.verdict.kind} ({final.verdict.reason})")
-        lines.append(f"  {final.verdict.detail}")
-        if final.gain is not None:
-            found = final.gain.overall
-            lines.append(
-                f"  gain over stock {found.point:.3f}x [{found.low:.3f}, {found.high:.3f}], "
-                f"{final.gain.pairs} requests"
-            )
-        if final.forcing is not None:
-            forced = final.forcing
-            lines.append(
-                f"  token forcing {'accepts' if forced.accepted else 'rejects'} "
-                f"{forced.tokens} tokens, mismatch rate {forced.mismatch_rate:.2%} "
-                f"(stock {forced.stock_mismatch_rate:.2%})"
-            )
-    lines += [_direction(direction_facts(item)) for item in state.directions.values()]
-    if seconds is not None:
-        lines.append(f"{seconds:.0f} s")
-    return lines
+        gain = report["gain_over_stock"]["per_benchmark"].get(name)
+        cells = [
+            f"{number(systems[s]['tokens_per_second']['per_benchmark'].get(name))} "
+            f"({number(systems[s]['tau']['per_benchmark'].get(name), '.2f')})"
+            for s in ("ar", "stock", "best")
+        ]
+        table.add_row(name, *cells, _interval(gain))
+    cells = [
+        f"{number(systems[s]['tokens_per_second']['overall'])} "
+        f"({number(systems[s]['tau']['overall'], '.2f')})"
+        for s in ("ar", "stock", "best")
+    ]
+    table.add_row("all", *cells, _interval(report["gain_over_stock"]), end_section=True)
+    return table
 
 
-def _direction(facts: dict[str, Any]) -> str:
-    return f"  {facts['verdict']!s:<13} {facts['name']} ({facts['reason']})"
+def _directions(report: Mapping[str, Any]) -> Table:
+    table = Table(title="directions", title_justify="left")
+    for name in ("", "direction", "factor", "headroom", "verdict", "gain, 95%"):
+        table.add_column(name, justify="right" if name == "headroom" else "left")
+    for item in report["directions"]:
+        verdict = item["verdict"]
+        gains = [attempt["gain"] for attempt in item["attempts"] if attempt["gain"] is not None]
+        style = COLOURS.get(verdict)
+        table.add_row(
+            MARKS.get(verdict, " "),
+            item["id"],
+            item["factor"],
+            number(item["headroom"], "+.1%"),
+            f"{verdict} ({item['reason']})",
+            _interval(gains[-1] if gains else None),
+            style=style,
+        )
+    return table
 
 
-def _row(*cells: str) -> str:
-    return "".join(f"{cell:>{_WIDTH}}" for cell in cells)
+def _interval(gain: Mapping[str, Any] | None) -> str:
+    if gain is None or gain.get("point") is None:
+        return "-"
+    return f"{gain['point']:.3f}x [{gain['low']:.3f}, {gain['high']:.3f}]"

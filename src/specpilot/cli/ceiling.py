@@ -1,0 +1,44 @@
+"""`specpilot ceiling RUN`: where a run's systems lose speed (paper section 3.1)."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from specpilot.cli.output import is_terminal, number, print_json
+from specpilot.core.errors import SpecPilotError
+from specpilot.report.writing import read_report
+
+
+def command(
+    run: Annotated[Path, typer.Argument(help="run folder")],
+    as_json: Annotated[bool, typer.Option("--json", help="the factors as JSON")] = False,
+) -> None:
+    """Show the three factors of the ceiling, before and after."""
+    found = read_report(run)["ceiling"]
+    if found["before"] is None:
+        raise SpecPilotError(
+            "has no ceiling yet", where=str(run), fix="wait for the end of phase 0"
+        )
+    if as_json:
+        print_json(found)
+        return
+    table = Table(title="ceiling", title_justify="left")
+    for name in ("", "τ", "kernel", "overhead", "ceiling", "largest", "ms per step", "floor ms"):
+        table.add_column(name, justify="right" if name else "left")
+    for name, facts in found.items():
+        if facts is None:
+            table.add_row(name, *["-"] * 7)
+            continue
+        factors = [number(facts["factors"][key], ".3f") for key in ("tau", "kernel", "overhead")]
+        table.add_row(
+            name,
+            *factors,
+            number(facts["ceiling"], ".3f"),
+            facts["largest"],
+            number(1000 * facts["seconds_per_step"], ".2f"),
+            number(1000 * facts["floor_seconds"], ".2f"),
+        )
+    Console(no_color=not is_terminal(), highlight=False).print(table)

@@ -1,0 +1,76 @@
+"""Running a controller in front of a person: start it, show its journal, end with it."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import typer
+
+from specpilot.cli.display import Display
+from specpilot.cli.follow import Follower
+from specpilot.cli.runs import JOURNAL_FILE
+
+POLL_SECONDS = 0.25
+END_SECONDS = 60.0
+"""Time in which an interrupted controller ends its servers and agents."""
+INTERRUPTED = 130
+
+
+def drive(folder: Path, display: Display) -> int:
+    """Run the controller of a run folder to its end; returns its exit code.
+
+    An interrupt ends it in order; the run can be resumed.
+    """
+    log = folder / "logs" / "controller.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    follower = Follower(folder / JOURNAL_FILE)
+    started = time.monotonic()
+    command = [sys.executable, "-m", "specpilot.controller", "--run", str(folder)]
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True
+        )
+    try:
+        code = None
+        while code is None:
+            code = _poll(process)
+            display.show(follower.new_lines(), time.monotonic() - started)
+    except KeyboardInterrupt:
+        _end(process)
+        display.close()
+        typer.echo(f"stopped; continue with 'specpilot resume {folder}'", err=True)
+        return INTERRUPTED
+    except BaseException:
+        # A reader that left, or a line that cannot be shown: the controller must not run on.
+        _end(process)
+        raise
+    display.close()
+    _explain(code, log)
+    return code
+
+
+def _poll(process: "subprocess.Popen[bytes]") -> int | None:
+    try:
+        return process.wait(POLL_SECONDS)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _explain(code: int, log: Path) -> None:
+    """What the controller said on standard error, when it ended badly."""
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    if code != 0 and lines:
+        typer.echo(f"error: {lines[-1]}", err=True)
+    if code < 0:
+        typer.echo(f"the controller was ended by signal {-code}; see {log}", err=True)

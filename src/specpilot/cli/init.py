@@ -1,0 +1,63 @@
+"""`specpilot init`: a first deployment file from what is on the machine."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from specpilot.cli.output import print_json
+from specpilot.cli.runs import write_deployment
+from specpilot.core.deployment import load_deployment, parse_deployment
+from specpilot.core.errors import Refused
+
+
+def command(
+    target: Annotated[str, typer.Argument(help="target model: folder or hub id")],
+    drafter: Annotated[str, typer.Argument(help="drafter: folder or hub id")],
+    out: Annotated[Path, typer.Option(help="file to write")] = Path("deployment.toml"),
+    name: Annotated[str | None, typer.Option(help="name of the runs")] = None,
+    agent: Annotated[Literal["playbook", "claude", "codex"], typer.Option()] = "playbook",
+    as_json: Annotated[bool, typer.Option("--json", help="the deployment as JSON")] = False,
+) -> None:
+    """Write a deployment for the GPUs of this machine, or for its CPU when there is none."""
+    from specpilot.sandbox.probe import probe
+
+    if out.exists():
+        raise Refused("exists already", where=str(out), fix="choose another --out")
+    devices = find_devices()
+    on_gpu = devices != ["cpu"]
+    choice = {"kind": "playbook"} if agent == "playbook" else {"kind": "command", "preset": agent}
+    deployment = parse_deployment(
+        {
+            "name": name or Path(target).name.lower(),
+            "target": {"model": target},
+            "drafter": {"kind": "dflash2", "model": drafter},
+            "platform": {"devices": devices, "isolation": probe().strongest.value},
+            # A CPU decodes about a tenth of a GPU's tokens: fewer and shorter requests.
+            "workload": {} if on_gpu else {
+                "development": 8, "sealed": 8,
+                "max_new_tokens": 256, "sealed_max_new_tokens": 512,
+            },
+            "agent": choice,
+            "budget": {"max_rounds": 3, "max_gpu_hours": 20.0} if on_gpu else {"max_rounds": 1},
+        },
+        where="init",
+    )  # fmt: skip
+    write_deployment(deployment, out)
+    if as_json:
+        print_json(load_deployment(out).to_json())
+        return
+    typer.echo(f"wrote {out}: devices {', '.join(devices)}, isolation "
+               f"{deployment.platform.isolation}; next: specpilot doctor {out}")  # fmt: skip
+
+
+def find_devices() -> list[str]:
+    """Up to two GPUs of this host (paired runs swap two), or the CPU."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        count = int(pynvml.nvmlDeviceGetCount())
+    except pynvml.NVMLError:
+        return ["cpu"]
+    return [f"cuda:{index}" for index in range(min(count, 2))] or ["cpu"]

@@ -1,0 +1,33 @@
+"""How commands end and what they print: exit codes, JSON, colours."""
+
+import json
+import os
+import sys
+from typing import Any
+
+import typer
+
+from specpilot.core.errors import ExitCode
+
+
+class Finished(Exception):
+    """A command is done; carries its exit code past the argument parser."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = ExitCode(code)
+
+
+def print_json(value: Any) -> None:
+    """A fact for a program: one JSON document on standard output."""
+    typer.echo(json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False))
+
+
+def is_terminal() -> bool:
+    """Whether a person watches and wants colours."""
+    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+
+def number(value: float | None, form: str = ".1f", missing: str = "-") -> str:
+    """A number for people; what was not measured is shown as missing."""
+    return missing if value is None else format(value, form)

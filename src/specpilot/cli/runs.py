@@ -1,0 +1,97 @@
+"""Run folders: making one, finding its controller."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import psutil
+import tomli_w
+
+from specpilot.core.deployment import Deployment, parse_deployment
+from specpilot.core.errors import Refused, SpecPilotError
+
+RUNS = Path("runs")
+DEPLOYMENT_FILE = "deployment.toml"
+JOURNAL_FILE = "journal.jsonl"
+
+
+def create_run(deployment: Deployment, folder: Path) -> None:
+    """Make a run folder with the locked deployment; local paths become absolute.
+
+    Raises:
+        Refused: the folder holds a run already.
+        SpecPilotError: it cannot be written.
+    """
+    if (folder / JOURNAL_FILE).exists():
+        raise Refused(
+            "holds a run already",
+            where=str(folder),
+            fix=f"continue with 'specpilot resume {folder}', or give another --run",
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_deployment(with_absolute_paths(deployment), folder / DEPLOYMENT_FILE)
+    except OSError as error:
+        raise SpecPilotError(
+            f"cannot be written ({error.strerror})", where=str(folder), fix="choose another --run"
+        ) from error
+
+
+def write_deployment(deployment: Deployment, path: Path) -> None:
+    """Write a deployment as TOML; keys without a value are left out."""
+    path.write_text(tomli_w.dumps(deployment.model_dump(mode="json", exclude_none=True)), "utf-8")
+
+
+def with_absolute_paths(deployment: Deployment) -> Deployment:
+    """The deployment with every local path absolute, so that a resume may start anywhere."""
+    table = deployment.model_dump(mode="json", exclude_none=True)
+    for part, key in (("target", "model"), ("drafter", "model"), ("agent", "script")):
+        value = table[part].get(key)
+        if value is not None and Path(value).expanduser().exists():
+            table[part][key] = str(Path(value).expanduser().absolute())
+    benchmarks = table["workload"]["benchmarks"]
+    if isinstance(benchmarks, dict):
+        for name, source in benchmarks.items():
+            if Path(source).expanduser().is_file():
+                benchmarks[name] = str(Path(source).expanduser().absolute())
+    return parse_deployment(table, where="deployment")
+
+
+def require_run(folder: Path) -> Path:
+    """The journal of a run folder.
+
+    Raises:
+        SpecPilotError: the folder holds no run.
+    """
+    journal = folder / JOURNAL_FILE
+    if not journal.is_file():
+        raise SpecPilotError(
+            "holds no run", where=str(folder), fix="start one with 'specpilot optimize'"
+        )
+    return journal
+
+
+def controller_process(folder: Path) -> psutil.Process | None:
+    """The live controller of a run, by the process id in its journal; None when there is none."""
+    pid = None
+    for line in require_run(folder).read_text(encoding="utf-8").splitlines():
+        if '"controller_started"' in line:
+            found = _last_pid(line)
+            pid = found if found is not None else pid
+    if pid is None:
+        return None
+    try:
+        process = psutil.Process(pid)
+        ours = "specpilot.controller" in process.cmdline()
+        alive = process.status() != psutil.STATUS_ZOMBIE
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return None
+    return process if ours and alive else None
+
+
+def _last_pid(line: str) -> int | None:
+    try:
+        entry: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return None
+    return int(entry["data"]["pid"]) if entry.get("kind") == "controller_started" else None

@@ -1,0 +1,16 @@
+"""`specpilot train-drafter …`: the engine's trainer, as a process of its own."""
+
+import subprocess
+import sys
+
+import typer
+
+from specpilot.cli.output import Finished
+
+CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+def command(context: typer.Context) -> None:
+    """Train a small parallel drafter; arguments are those of `python -m specengine.train`."""
+    done = subprocess.run([sys.executable, "-m", "specengine.train", *context.args], check=False)
+    raise Finished(0 if done.returncode == 0 else 1)
