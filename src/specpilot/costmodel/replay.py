@@ -2,8 +2,8 @@
 
 A recording holds the target's greedy output and, for every output position, the lattice drafted
 there. Replay walks it as the live engine does: at anchor i a tree that accepts a drafted tokens
-emits a + 1, and the next anchor is i + a + 1. One best-first build per anchor answers every node
-budget, because best-first trees are nested.
+emits a + 1, and the next anchor is i + a + 1. One best-first tree per anchor answers every node
+budget, because best-first trees are nested; the trees of all anchors are built together.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specengine.lattice import Lattice
-from specengine.trees import build
+from specengine.trees import build, build_best_first_batch
 from specpilot.core.errors import WorkloadError
 from specpilot.engines.base import Recording
 
@@ -86,36 +86,40 @@ class BestFirstReplay:
 
     def __init__(self, recording: Recording, positions: int, max_nodes: int) -> None:
         self._recording = check_recording(recording)
-        self._positions = positions
         self._max_nodes = max_nodes
-        self._needed: dict[int, list[int]] = {}
+        self._needed = _needed_nodes(recording, positions, max_nodes)
 
     def at(self, nodes: int) -> Replayed:
-        """Replay with `nodes` verified rows, the root included; at most `max_nodes`."""
-        return _walk(self._recording, lambda anchor: sum(n <= nodes for n in self._budgets(anchor)))
+        """Replay with `nodes` verified rows, the root included.
 
-    def _budgets(self, anchor: int) -> list[int]:
-        """Ascending: the smallest budget whose tree accepts 1, 2, ... drafted tokens."""
-        known = self._needed.get(anchor)
-        if known is None:
-            known = self._needed[anchor] = self._build(anchor)
-        return known
+        Raises:
+            ValueError: `nodes` is not within 1 and `max_nodes`.
+        """
+        if not 1 <= nodes <= self._max_nodes:
+            raise ValueError(f"{nodes} nodes asked of trees of 1 to {self._max_nodes}")
+        accepted: list[int] = (self._needed <= nodes).sum(axis=1).tolist()
+        return _walk(self._recording, accepted.__getitem__)
 
-    def _build(self, anchor: int) -> list[int]:
-        lattice = _lattice(self._recording, anchor, self._positions)
-        tree = build("best_first", lattice, int(self._recording.tokens[anchor]), self._max_nodes)
-        wanted: list[int] = self._recording.tokens[anchor + 1 :].tolist()
-        drafted, parents = tree.tokens.tolist(), tree.parent.tolist()
-        budgets: list[int] = []
-        tip = 0
-        for node in range(1, len(drafted)):
-            depth = len(budgets)
-            if depth == len(wanted):
-                break
-            if parents[node] == tip and drafted[node] == wanted[depth]:
-                budgets.append(node + 1)
-                tip = node
-        return budgets
+
+def _needed_nodes(recording: Recording, positions: int, max_nodes: int) -> NDArray[np.int64]:
+    """int64 [T - 1, D]: the smallest budget whose tree accepts 1, 2, ... drafted tokens there;
+    max_nodes + 1 where none does."""
+    anchors = max(len(recording.tokens) - 1, 0)
+    ids, edge = recording.ids[:anchors, :positions], recording.edge[:anchors, :positions]
+    trees = build_best_first_batch(ids, edge, max_nodes)
+    width = ids.shape[1]
+    # Row i holds the tokens after anchor i; no drafted token is -2, so the output's end stops it.
+    padded = np.concatenate([recording.tokens[1:], np.full(width + 1, -2, dtype=np.int64)])
+    wanted = np.lib.stride_tricks.sliding_window_view(padded, width + 1)[:anchors]
+    needed = np.full((anchors, width), max_nodes + 1, dtype=np.int64)
+    rows = np.arange(anchors)
+    accepted, tip = np.zeros(anchors, dtype=np.intp), np.zeros(anchors, dtype=np.intp)
+    for node in range(1, max_nodes):
+        hit = (trees.parent[:, node] == tip) & (trees.tokens[:, node] == wanted[rows, accepted])
+        needed[hit, accepted[hit]] = node + 1
+        accepted += hit
+        tip[hit] = node
+    return needed
 
 
 def mean_tau(replays: Sequence[Replayed]) -> float:

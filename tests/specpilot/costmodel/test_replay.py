@@ -85,3 +85,17 @@ def test_damaged_recordings_are_refused() -> None:
     short = recording(1)
     with pytest.raises(WorkloadError, match="tokens"):
         check_recording(Recording("x", short.tokens, short.ids[:3], short.edge[:3]))
+
+
+@pytest.mark.parametrize("tokens", [0, 1, 2])
+def test_shortest_outputs(tokens: int) -> None:
+    full = recording(0, tokens=2)
+    item = Recording("r", full.tokens[:tokens], full.ids[:tokens], full.edge[:tokens])
+    steps = max(tokens - 1, 0)
+    for replayed in (BestFirstReplay(item, 5, 8).at(8), replay_chain(item, 5)):
+        assert (len(replayed.accepted), replayed.emitted) == (steps, steps)
+
+
+def test_a_budget_beyond_the_built_trees_is_refused() -> None:
+    with pytest.raises(ValueError, match="1 to 8"):
+        BestFirstReplay(recording(0), 5, 8).at(9)
