@@ -26,15 +26,16 @@ def print_summary(report: Mapping[str, Any], folder: Path) -> None:
         interval = f"[{gain['low']:.3f}, {gain['high']:.3f}]"
         typer.echo(f"gain over stock, sealed requests: {gain['point']:.3f}x {interval}, {word}")
     typer.echo(
-        f"over AR: stock {number(report['stock_speedup_over_ar'], '.2f')}x, "
-        f"best {number(report['speedup_over_ar'], '.2f')}x"
+        f"speedup over AR: stock {number(report['stock_speedup_over_ar'], '.2f')}, "
+        f"best {number(report['speedup_over_ar'], '.2f')}"
     )
     forcing = report["forcing"]
     if forcing is not None:
         typer.echo(
             f"token forcing: {forcing['verdict']}, {forcing['tokens']} tokens, "
             f"mismatches {forcing['mismatch_rate']:.3%} "
-            f"(stock {forcing['stock_mismatch_rate']:.3%}), {forcing['unexplained']} unexplained events"
+            f"(stock {forcing['stock_mismatch_rate']:.3%}), "
+            f"{forcing['unexplained']} unexplained events"
         )
     for entry in report["memory"]:
         typer.echo(f"memory: {entry['entry']} {'kept' if entry['admitted'] else 'refused'}")
@@ -81,7 +82,7 @@ def _directions(report: Mapping[str, Any]) -> Table:
             item["id"],
             item["factor"],
             number(item["headroom"], "+.1%"),
-            f"{verdict} ({item['reason']})",
+            f"{verdict} ({item['reason']})" if item["reason"] else verdict,
             _interval(gains[-1] if gains else None),
             style=style,
         )
