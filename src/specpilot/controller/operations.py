@@ -33,6 +33,7 @@ from specpilot.loop.events import AttemptJudged, OperationAnswered
 from specpilot.loop.run import Run
 
 _CHECK_TOKENS = 64
+_CHECKED_PREFIX = 4
 
 
 async def answer(run: Run, direction: str, message: dict[str, Any]) -> dict[str, Any]:
@@ -185,14 +186,20 @@ async def _check(run: Run, direction: str, system: System) -> Record:
     identical = sum(
         base.output_token_ids == new.output_token_ids for base, new in zip(*outcomes, strict=True)
     )
+    # Near-ties part outputs sooner or later, which forcing judges; a broken change does at once.
+    begun = sum(
+        base.output_token_ids[:_CHECKED_PREFIX] == new.output_token_ids[:_CHECKED_PREFIX]
+        for base, new in zip(*outcomes, strict=True)
+    )
     failed = [o for o in outcomes[1] if o.finish_reason is FinishReason.FAILED]
+    detail = f"{identical} of {len(requests)} outputs identical, {begun} begin alike"
     return CheckAnswer(
-        passed=not failed and 2 * identical >= len(requests),
+        passed=not failed and 2 * begun >= len(requests),
         tree_hash=system.tree_hash,
         requests=len(requests),
         identical=identical,
         activations=activations,
-        detail=failed[0].error or "a request failed" if failed else "all requests answered",
+        detail=failed[0].error or "a request failed" if failed else detail,
     )
 
 

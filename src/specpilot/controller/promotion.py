@@ -97,20 +97,27 @@ def _unacceptable(evidence: Evidence) -> Verdict | None:
         rate_only = set(forcing.reasons) <= {"rate"}
         rule = Reason.FORCING_RATE if rate_only else Reason.FORCING_EVENTS
         return _verdict(evidence, VerdictKind.NOT_PROMOTED, rule, forcing.detail)
-    silent = [
-        name
-        for name, count in sorted(evidence.activations.items())
-        if count == 0 and not evidence.baseline_activations.get(name)
-    ]
-    if evidence.changed_options and silent:
+    if evidence.changed_options and not _ran(evidence):
         return _verdict(
             evidence,
             VerdictKind.NOT_PROMOTED,
             Reason.NOT_ACTIVATED,
             f"options changed ({', '.join(sorted(evidence.changed_options))}) "
-            f"but {', '.join(silent)} never ran",
+            "but no mechanism ran that the baseline did not run",
         )
     return None
+
+
+def _ran(evidence: Evidence) -> bool:
+    """Whether the counters show what changed options switch on.
+
+    A switched option must run a mechanism that the baseline did not run; a tuned number keeps the
+    mechanism that it tunes, so something must run at all.
+    """
+    active = {name for name, count in evidence.activations.items() if count > 0}
+    before = {name for name, count in evidence.baseline_activations.items() if count > 0}
+    switched = any(isinstance(value, bool | str) for value in evidence.changed_options.values())
+    return not evidence.activations or bool(active - before if switched else active)
 
 
 def _by_rule(evidence: Evidence) -> Verdict:
