@@ -15,6 +15,11 @@ FORBIDDEN = {
     r"/(home|root|work)/\w": "a path of one machine",
 }
 EXEMPT = {Path("tools/check_tree.py")}
+BARE_EXCEPTION_ALLOWED = {
+    Path("src/specengine/server/text.py"),
+    Path("src/specpilot/workload/chat.py"),
+}
+"""The tokenizers library raises bare Exception for every defect of a file."""
 
 
 def tracked(*patterns: str) -> list[Path]:
@@ -32,7 +37,8 @@ def faults(path: Path) -> list[str]:
         found.append(f"{path}:{len(lines)}: longer than {MAX_LINES} lines; split it by topic")
     for number, line in enumerate(lines, start=1):
         for pattern, fix in FORBIDDEN.items():
-            if re.search(pattern, line):
+            allowed = "Exception" in pattern and path in BARE_EXCEPTION_ALLOWED
+            if not allowed and re.search(pattern, line):
                 found.append(f"{path}:{number}: {pattern} is forbidden; {fix}")
     return found
 

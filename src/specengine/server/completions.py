@@ -1,9 +1,9 @@
 """OpenAI completions and chat completions, whole or as server-sent events."""
 
 import json
-import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from starlette.requests import Request
@@ -58,7 +58,7 @@ async def _generate(
     service.engine.check_room(len(prompt), limit)
     shape = shape_type(
         identity=uuid.uuid4().hex,
-        created=int(time.time()),
+        created=int(datetime.now(UTC).timestamp()),
         model=body.model or service.model,
         token_ids=body.return_token_ids,
     )

@@ -65,9 +65,7 @@ def test_factors_multiply_and_the_largest_is_named() -> None:
     tokens = np.arange(1, 31, dtype=np.int64)
     ids = np.stack([np.arange(i + 2, i + 6)[:, None] * [1, 100] for i in range(30)])
     edge = np.full((30, 4, 2, 2), np.log(0.5), dtype=np.float32)
-    profile = Profile(
-        steps=10, seconds_per_step=1.2, by_class={KernelClass.TARGET_GEMM: 0.8}
-    )
+    profile = Profile(steps=10, seconds_per_step=1.2, by_class={KernelClass.TARGET_GEMM: 0.8})
     facts = ceiling_facts(
         recordings=[Recording("r", tokens, ids, edge)],
         profiles=[profile],
