@@ -1,4 +1,4 @@
-"""From raw outcomes to the facts that verdicts and events carry: rates, gains, forcing."""
+"""From raw outcomes to the facts that verdicts and events carry: rates and forcing."""
 
 import math
 from collections import defaultdict
@@ -6,12 +6,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from statistics import fmean
 
-from scipy import stats as distributions
-
 from specpilot.controller.servers import serving
-from specpilot.core.measurement import Measurement, PairedRun
+from specpilot.core.measurement import Measurement
 from specpilot.core.requests import FinishReason, Request, RequestOutcome
-from specpilot.core.verdict import Gain, Interval
 from specpilot.engines.base import RunningEngine
 from specpilot.forcing.outputs import outputs_of
 from specpilot.forcing.reference import StockReference
@@ -19,31 +16,6 @@ from specpilot.forcing.rules import ForcingResult
 from specpilot.forcing.run import force_outputs, measure_reference
 from specpilot.loop.facts import ForcingFacts, SpeedFacts
 from specpilot.loop.run import Run
-
-
-def gain(played: PairedRun) -> Gain:
-    """Gain of the candidate over the baseline."""
-    base, new = played.baseline, played.candidate
-    logs: dict[str, list[float]] = defaultdict(list)
-    for key, benchmark in _keys(base):
-        logs[benchmark].append(_mean_log(new, key) - _mean_log(base, key))
-    per = {name: _interval([values]) for name, values in sorted(logs.items())}
-    halves = tuple(
-        math.exp(fmean(_half(played, half, name) for name in sorted(logs)))
-        for half in range(len(base.passes))
-    )
-    return Gain(
-        overall=_interval([logs[name] for name in sorted(logs)]),
-        per_benchmark=per,
-        pairs=sum(map(len, logs.values())),
-        run_means=halves,
-        diverged_share=_diverged(played),
-    )
-
-
-def noise_band(null: Gain) -> float:
-    """Half width of the A/A band: the largest gain that the interval of nothing reaches."""
-    return max(null.overall.high, 1 / null.overall.low) - 1
 
 
 def speed(arm: Measurement) -> SpeedFacts:
@@ -167,51 +139,3 @@ def stock_forcing_facts(reference: StockReference) -> ForcingFacts:
         stock_tokens=reference.tokens,
         detail="stock",
     )
-
-
-def _keys(arm: Measurement) -> list[tuple[tuple[str, str], str]]:
-    return sorted({((o.request_id, o.benchmark), o.benchmark) for o in arm.passes[0]})
-
-
-def _mean_log(arm: Measurement, key: tuple[str, str]) -> float:
-    return fmean(
-        math.log(o.tokens_per_second)
-        for outcomes in arm.passes
-        for o in outcomes
-        if (o.request_id, o.benchmark) == key
-    )
-
-
-def _half(played: PairedRun, half: int, benchmark: str) -> float:
-    def mean(arm: Measurement) -> float:
-        return fmean(
-            math.log(o.tokens_per_second) for o in arm.passes[half] if o.benchmark == benchmark
-        )
-
-    return mean(played.candidate) - mean(played.baseline)
-
-
-def _interval(groups: list[list[float]]) -> Interval:
-    mean = fmean(fmean(values) for values in groups)
-    variance = 0.0
-    for values in groups:
-        if len(values) > 1:
-            center = fmean(values)
-            spread = sum((v - center) ** 2 for v in values) / (len(values) - 1)
-            variance += spread / len(values)
-    error = math.sqrt(variance) / len(groups)
-    free = max(sum(map(len, groups)) - len(groups), 1)
-    width = float(distributions.t.ppf(0.975, free)) * error
-    return Interval(point=math.exp(mean), low=math.exp(mean - width), high=math.exp(mean + width))
-
-
-def _diverged(played: PairedRun) -> float:
-    def outputs(arm: Measurement) -> dict[str, set[tuple[int, ...]]]:
-        found: dict[str, set[tuple[int, ...]]] = defaultdict(set)
-        for outcomes in arm.passes:
-            for o in outcomes:
-                found[o.request_id].add(o.output_token_ids)
-        return found
-
-    base, new = outputs(played.baseline), outputs(played.candidate)
-    return sum(base[key] != new[key] for key in base) / len(base)

@@ -18,6 +18,7 @@ from specpilot.core.verdict import Reason, Verdict, VerdictKind
 from specpilot.loop.events import FinalJudged
 from specpilot.loop.facts import ForcingFacts, SpeedFacts
 from specpilot.loop.run import Run
+from specpilot.stats.gain import paired_gain
 
 _RUNS = 2
 
@@ -138,7 +139,7 @@ def _verdict(
         Evidence(
             attempt=0,
             noise=run.noise,
-            gain=None if failed else evidence.gain(played),
+            gain=None if failed else paired_gain(played),
             failed=failed,
             forcing=long_forcing if refused else forcing,
             baseline=None,

@@ -15,6 +15,7 @@ from specpilot.core.verdict import Reason, Verdict, VerdictKind
 from specpilot.loop.events import AttemptJudged, AttemptStarted, Promoted
 from specpilot.loop.facts import ForcingFacts, SpeedFacts
 from specpilot.loop.run import Run
+from specpilot.stats.gain import paired_gain
 
 _SLOWEST_SHARE = {"cpu": 0.7, "cuda": 0.9}
 """A baseline below this share of its earlier rate ran on another machine than it did then."""
@@ -170,7 +171,7 @@ def _verdict(
         Evidence(
             attempt=number,
             noise=run.noise,
-            gain=None if failed else evidence.gain(played),
+            gain=None if failed else paired_gain(played),
             failed=failed,
             forcing=forcing,
             baseline=evidence.speed_or_none(played.baseline),

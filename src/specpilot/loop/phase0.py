@@ -15,6 +15,7 @@ from specpilot.loop.events import (
     WorkloadSplit,
 )
 from specpilot.loop.run import Run
+from specpilot.stats.gain import noise_band, paired_gain
 from specpilot.workload.split import counts, store_split
 
 
@@ -47,10 +48,10 @@ async def measure_noise(run: Run) -> None:
         seconds = (time.monotonic() - started) * len(devices)
     if failed_requests(played):
         raise _stock_fails(played.baseline)
-    gain = evidence.gain(played)
+    gain = paired_gain(played)
     run.emit(
         NoiseMeasured(
-            noise=evidence.noise_band(gain),
+            noise=noise_band(gain),
             gain=gain,
             baseline=evidence.speed(played.baseline),
             record=run.save("noise", played.to_json()),

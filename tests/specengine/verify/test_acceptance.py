@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specengine.trees import DraftTree
@@ -39,6 +39,7 @@ def walk(tree: DraftTree, argmax: np.ndarray, node: int) -> list[int]:
     return [node]
 
 
+@settings(deadline=None)
 @given(trees_with_argmax())
 def test_equals_a_naive_walk(case: tuple[DraftTree, np.ndarray]) -> None:
     tree, argmax = case
