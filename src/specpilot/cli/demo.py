@@ -32,7 +32,7 @@ class DemoSize:
 
 
 FULL = DemoSize(requests=2, tokens=64, sealed_tokens=96, directions=4)
-QUICK = DemoSize(requests=1, tokens=32, sealed_tokens=40, directions=2)
+QUICK = DemoSize(requests=2, tokens=24, sealed_tokens=32, directions=1)
 
 
 def command(
