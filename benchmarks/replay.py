@@ -20,6 +20,8 @@ from specpilot.costmodel.replay import BestFirstReplay, replay_chain, replay_ora
 from specpilot.engines.base import Recording
 
 BUDGETS = (2, 4, 8, 16, 32, 64)
+MISS = 0.1
+"""Share of positions where the target's token is not among the candidates."""
 
 
 def draw(tokens: int, positions: int, candidates: int, seed: int = 0) -> Recording:
@@ -34,7 +36,7 @@ def draw(tokens: int, positions: int, candidates: int, seed: int = 0) -> Recordi
         slot = 0
         for position in range(min(positions, tokens - 1 - anchor)):
             rank = int(rng.geometric(0.5)) - 1
-            if rank >= candidates:
+            if rank >= candidates or rng.random() < MISS:
                 break
             slot = int(np.argsort(-edge[anchor, position, slot])[rank])
             ids[anchor, position, slot] = output[anchor + 1 + position]

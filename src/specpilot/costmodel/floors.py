@@ -37,13 +37,12 @@ def floor_seconds(
     weights = shape.matrix_parameters + shape.head_parameters
     head = shape.head_parameters
     activations = rows * shape.hidden * item * 4 * shape.layers
-    visible = work.context + rows
-    attention_layers = shape.layers - shape.recurrent_layers
+    seen = _seen_layers(shape, work.context + rows)
     flops_and_bytes = {
         KernelClass.TARGET_GEMM: (2.0 * weights * rows, float(weights * item)),
         KernelClass.ATTENTION: (
-            4.0 * rows * visible * shape.heads * shape.head_size * attention_layers,
-            visible * shape.kv_bytes_per_token,
+            4.0 * rows * seen * shape.attention_width,
+            seen * shape.kv_bytes_per_token / max(shape.attention_layers, 1),
         ),
         KernelClass.RECURRENT: (2.0 * rows * shape.state_bytes, 2.0 * shape.state_bytes),
         KernelClass.DRAFTER: (
@@ -63,3 +62,10 @@ def floor_seconds(
         )
         for name, (flops, moved) in flops_and_bytes.items()
     }
+
+
+def _seen_layers(shape: ModelShape, visible: float) -> float:
+    """Visible positions summed over attention layers; a sliding layer sees its window."""
+    window = min(visible, shape.window) if shape.window else visible
+    full = shape.attention_layers - shape.sliding_layers
+    return full * visible + shape.sliding_layers * window

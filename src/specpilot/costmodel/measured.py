@@ -33,7 +33,7 @@ def ceiling_of(deployment: Deployment) -> Callable[[CeilingInputs], CeilingFacts
                 shape,
                 drafter_parameters(drafter),
                 _work(inputs, drafter),
-                device_peaks(inputs.device, deployment.engine.threads),
+                device_peaks(inputs.device, deployment.engine.threads, deployment.target.dtype),
             ),
         )
 
@@ -41,14 +41,14 @@ def ceiling_of(deployment: Deployment) -> Callable[[CeilingInputs], CeilingFacts
 
 
 @lru_cache(maxsize=8)
-def device_peaks(device: str, threads: int | None) -> Peaks:
+def device_peaks(device: str, threads: int | None, dtype: str) -> Peaks:
     """Peaks of a leased device; measured once per process on a CPU.
 
     Raises:
         DeploymentError: the driver does not know the GPU, or its peaks are not known.
     """
     if device == "cpu":
-        return cpu_peaks(threads)
+        return cpu_peaks(threads, dtype=dtype)
     import pynvml
 
     try:

@@ -10,6 +10,9 @@ from specpilot.core.errors import WorkloadError
 from specpilot.core.numbers import Count
 from specpilot.core.record import Record
 
+_UNREAD = frozenset({"visual", "vision_tower", "multi_modal_projector", "audio_tower", "mtp"})
+"""Parts of checkpoint names that text decoding does not read."""
+
 
 class ModelShape(Record):
     """What one pass must read and compute, for floors."""
@@ -24,8 +27,13 @@ class ModelShape(Record):
     """Bytes per parameter as served."""
     layers: Count
     hidden: Count
-    heads: Count
-    head_size: Count
+    attention_width: Count
+    """Query heads times head size, of one attention layer."""
+    attention_layers: Count
+    sliding_layers: Count = 0
+    """Attention layers that see only a window."""
+    window: Count = 0
+    """Positions that a sliding layer sees."""
     kv_bytes_per_token: Count
     """K and V of all attention layers for one position."""
     state_bytes: Count
@@ -36,46 +44,49 @@ class ModelShape(Record):
 def target_shape(folder: Path, dtype: str) -> ModelShape:
     """Shape of a target from its `config.json` and safetensors headers.
 
+    Of a multimodal checkpoint the text model counts, without its multi-token prediction layers:
+    decoding reads nothing else.
+
     Raises:
-        WorkloadError: no readable configuration or checkpoint.
+        WorkloadError: no readable configuration or checkpoint, or not one of a decoder.
     """
     config = _config(folder)
     text = config.get("text_config", config)
-    matrices = head = vectors = embedding = 0
-    for name, shape in tensor_shapes(folder).items():
-        size = prod(shape)
-        if name.endswith("embed_tokens.weight"):
-            embedding = size
-        elif name.endswith("lm_head.weight"):
-            head = size
-        elif len(shape) >= 2:
-            matrices += size
-        else:
-            vectors += size
-    layers = int(text["num_hidden_layers"])
-    kinds = text.get("layer_types") or ["full_attention"] * layers
-    recurrent = sum(kind == "linear_attention" for kind in kinds)
-    heads = int(text["num_attention_heads"])
-    head_size = int(text.get("head_dim") or text["hidden_size"] // heads)
-    kv_heads = int(text.get("num_key_value_heads", heads))
+    tensors = {
+        name: shape
+        for name, shape in tensor_shapes(folder).items()
+        if not _UNREAD.intersection(name.split("."))
+    }
+    embedding, head = _size(tensors, "embed_tokens.weight"), _size(tensors, "lm_head.weight")
+    vectors = sum(prod(shape) for shape in tensors.values() if len(shape) < 2)
+    widths = [shape[-1] for name, shape in tensors.items() if _is(name, "self_attn.o_proj")]
+    cached = [
+        shape[0]
+        for name, shape in tensors.items()
+        if _is(name, "self_attn.k_proj") or _is(name, "self_attn.v_proj")
+    ]
+    try:
+        layers, hidden = int(text["num_hidden_layers"]), int(text["hidden_size"])
+    except KeyError as error:
+        raise WorkloadError(
+            f"has no key {error}", where=str(folder / "config.json"), fix="give a decoder's folder"
+        ) from error
     item = 2 if dtype == "bfloat16" else 4
-    state = (
-        int(text.get("linear_num_value_heads", 0))
-        * int(text.get("linear_key_head_dim", 0))
-        * int(text.get("linear_value_head_dim", 0))
-        * 4
-    )
+    kinds = _layer_kinds(text, layers)
+    recurrent = kinds.count("linear_attention")
     return ModelShape(
-        matrix_parameters=matrices,
+        matrix_parameters=sum(map(prod, tensors.values())) - embedding - head - vectors,
         head_parameters=head or embedding,
         vector_parameters=vectors,
         weight_bytes=item,
         layers=layers,
-        hidden=int(text["hidden_size"]),
-        heads=heads,
-        head_size=head_size,
-        kv_bytes_per_token=2 * (layers - recurrent) * kv_heads * head_size * item,
-        state_bytes=state * recurrent,
+        hidden=hidden,
+        attention_width=max(widths, default=0),
+        attention_layers=len(widths),
+        sliding_layers=kinds.count("sliding_attention"),
+        window=int(text.get("sliding_window") or 0),
+        kv_bytes_per_token=sum(cached) * item,
+        state_bytes=_state_bytes(text) * recurrent,
         recurrent_layers=recurrent,
     )
 
@@ -127,3 +138,34 @@ def _config(folder: Path) -> dict[str, Any]:
             f"cannot be read ({error})", where=str(path), fix="give the model's folder"
         ) from error
     return config
+
+
+def _is(name: str, module: str) -> bool:
+    return name.endswith(f"{module}.weight")
+
+
+def _size(tensors: dict[str, tuple[int, ...]], name: str) -> int:
+    return sum(prod(shape) for key, shape in tensors.items() if key.endswith(name))
+
+
+def _layer_kinds(text: dict[str, Any], layers: int) -> list[str]:
+    """Kind of each layer; older Gemma configurations give only every how many is not sliding."""
+    kinds = text.get("layer_types")
+    if kinds:
+        return [str(kind) for kind in kinds]
+    if "gemma3" in str(text.get("model_type")):
+        every = int(text.get("sliding_window_pattern", 6))
+        return ["full" if (i + 1) % every == 0 else "sliding_attention" for i in range(layers)]
+    return ["full"] * layers
+
+
+def _state_bytes(text: dict[str, Any]) -> int:
+    """FP32 bytes of one recurrent layer: a key by value matrix per head, and the convolution's
+    last inputs."""
+    keys = int(text.get("linear_key_head_dim", 0))
+    values = int(text.get("linear_value_head_dim", 0))
+    key_heads = int(text.get("linear_num_key_heads", 0))
+    value_heads = int(text.get("linear_num_value_heads", 0))
+    channels = 2 * key_heads * keys + value_heads * values
+    kept = max(int(text.get("linear_conv_kernel_dim", 1)) - 1, 0)
+    return 4 * (value_heads * keys * values + channels * kept)
