@@ -41,7 +41,7 @@ def plan_directions(
 ) -> tuple[DirectionPlan, ...]:
     """At most `max_directions` plans, the most promising first; empty when nothing is left."""
     if facts.phase == 3:
-        plans = list(_tuning(facts))
+        plans = [plan for plan in _tuning(facts) if not _settled(plan.mechanism, facts)]
     else:
         offered = {entry.name: entry for entry in memory}
         plans = [_with_memory(plan, offered) for plan in _exploration(facts)]
@@ -101,41 +101,40 @@ def _exploration(facts: PlanningFacts) -> Iterable[DirectionPlan]:
 
 
 def _trees(facts: PlanningFacts) -> Iterable[DirectionPlan]:
-    speeds = {nodes: speed for nodes, _, speed in facts.ceiling.curve}
-    narrow = [n for n in speeds if n < WIDE_NODES] or [16, 32]
-    wide = [n for n in speeds if n >= WIDE_NODES]
-    for nodes, mechanism, name, idea in (
-        (narrow, "best_first_tree", "Best-first tree",
-         "Verify the best-first tree of the lattice instead of the greedy chain."),
-        (wide, "wide_tree", f"Trees of {WIDE_NODES} nodes and more",
-         "Verify wider trees, if a step hides that many rows."),
-    ):  # fmt: skip
-        if not nodes:
-            continue
-        ranked = sorted(nodes, key=lambda n: (-speeds.get(n, 0.0), n))[:GRID_SETTINGS]
-        grid: list[Options] = [
-            {"tree": "best_first", "positions": DEEP_POSITIONS, "nodes": n} for n in ranked
-        ]
-        expected = max(
-            (_gain(facts.ceiling, speeds[n]) for n in ranked if n in speeds), default=None
-        )
-        yield _plan(facts, mechanism, name, Factor.TAU, idea, grid, expected)
+    speeds = {n: speed for n, _, speed in facts.ceiling.curve if n < WIDE_NODES}
+    ranked = sorted(speeds or (16, 32), key=lambda n: (-speeds.get(n, 0.0), n))[:GRID_SETTINGS]
+    grid: list[Options] = [
+        {"tree": "best_first", "positions": DEEP_POSITIONS, "nodes": n} for n in ranked
+    ]
+    gains = [_gain(facts.ceiling, speeds[n]) for n in ranked if n in speeds]
+    yield _plan(
+        facts, "best_first_tree", "Best-first tree", Factor.TAU,
+        "Verify the best-first tree of the lattice instead of the greedy chain.",
+        grid, max(gains, default=None),
+    )  # fmt: skip
 
 
 def _tuning(facts: PlanningFacts) -> Iterable[DirectionPlan]:
-    """Neighbours of what was promoted: node budget and positions of a tree."""
+    """Around a promoted tree: its neighbours, its depth, and the rows that it did not dare."""
     values = {option.name: option.value for option in facts.catalogue}
     if not TREE_OPTIONS & set(facts.promoted_options) or values.get("tree") != "best_first":
         return
     nodes = int(values["nodes"])
     around = [n for n in NODE_LADDER if n < nodes][-1:] + [n for n in NODE_LADDER if n > nodes][:1]
-    grid: list[Options] = [{"nodes": n} for n in around]
+    grid: list[Options] = [{"nodes": n} for n in around if n < WIDE_NODES]
     grid.append({"positions": 0 if values["positions"] == DEEP_POSITIONS else DEEP_POSITIONS})
     yield _plan(
         facts, "tree_tuning", "Tree size and depth", Factor.TAU,
         "Try the neighbouring node budgets, and the trained depth against the deeper one.",
         grid, None, kind=DirectionKind.TUNING,
     )  # fmt: skip
+    wide = [n for n, _, _ in facts.ceiling.curve if n >= WIDE_NODES and n > nodes]
+    if wide and max(facts.concurrency) == 1:
+        yield _plan(
+            facts, "wide_tree", f"Trees of {WIDE_NODES} nodes and more", Factor.TAU,
+            "Verify more rows, if a step hides them.",
+            [{"nodes": n} for n in wide[:GRID_SETTINGS]], None, kind=DirectionKind.TUNING,
+        )  # fmt: skip
 
 
 def _plan(

@@ -3,13 +3,13 @@
 Evidence for opening or closing a direction, never for promotion (paper section 3.2).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from specpilot.controller import evidence
 from specpilot.controller.contracts import HeadroomAnswer
 from specpilot.controller.pairing import run_interleaved
 from specpilot.core.requests import Request
-from specpilot.core.system import OptionValue, System
+from specpilot.core.system import System
 from specpilot.loop.facts import CeilingFacts
 from specpilot.loop.run import Run
 
@@ -18,23 +18,44 @@ REPLAYABLE = frozenset({"tree", "positions", "nodes"})
 _SHORT_TOKENS = 128
 
 
-def can_replay(changes: Mapping[str, OptionValue]) -> bool:
-    """Whether replay answers for these changes: a best-first tree with a node budget."""
-    return changes.keys() <= REPLAYABLE and changes.get("tree") == "best_first"
+RECORDED_POSITIONS = 16
+"""Depth of the recordings that the curve was replayed on (`loop.ceiling.POSITIONS`)."""
 
 
-def by_replay(ceiling: CeilingFacts, changes: Mapping[str, OptionValue]) -> HeadroomAnswer:
-    """S(N) of the best-first tree over S of the starting system."""
-    nodes = int(changes.get("nodes", 0)) or ceiling.best_nodes
-    point = min(ceiling.curve, key=lambda item: abs(item[0] - nodes))
-    base = ceiling.tau * ceiling.autoregressive_seconds / ceiling.seconds_per_step
+def can_replay(base: System, asked: System) -> bool:
+    """Whether the ceiling's curve answers: best-first trees of the recorded depth, nothing else."""
+    changed = {key for key, value in asked.options.items() if base.options.get(key) != value}
+    deep = [s for s in (base, asked) if s.options.get("tree") == "best_first"]
+    return (
+        bool(changed)
+        and changed <= REPLAYABLE
+        and asked in deep
+        and all(s.options.get("positions") == RECORDED_POSITIONS for s in deep)
+    )
+
+
+def by_replay(ceiling: CeilingFacts, base: System, asked: System) -> HeadroomAnswer:
+    """S(N) of the asked tree over S of the base: its own tree's, or the starting system's."""
+    point = _point(ceiling, asked)
+    if base.options.get("tree") == "best_first":
+        nodes, base_tau, speed = _point(ceiling, base)
+        compared = f"{speed:.3f} of {nodes} nodes"
+    else:
+        base_tau = ceiling.tau
+        speed = ceiling.tau * ceiling.autoregressive_seconds / ceiling.seconds_per_step
+        compared = f"{speed:.3f} of the starting system"
     return HeadroomAnswer(
-        headroom=point[2] / base - 1,
+        headroom=point[2] / speed - 1,
         method="replay",
         tau=point[1],
-        base_tau=ceiling.tau,
-        detail=f"S({point[0]}) = {point[2]:.3f} against {base:.3f} of the starting system",
+        base_tau=base_tau,
+        detail=f"S({point[0]}) = {point[2]:.3f} against {compared}",
     )
+
+
+def _point(ceiling: CeilingFacts, system: System) -> tuple[int, float, float]:
+    nodes = int(system.options.get("nodes", 0)) or ceiling.best_nodes
+    return min(ceiling.curve, key=lambda item: abs(item[0] - nodes))
 
 
 async def by_short_run(run: Run, direction: str, system: System) -> HeadroomAnswer:

@@ -156,17 +156,17 @@ async def _headroom(
     run: Run, direction: str, arguments: HeadroomArguments, system: System
 ) -> Record:
     asked = run.systems.with_options(system, arguments.options) if arguments.options else system
-    changes = changed_options(run.best, asked)
     current = run.state.round
     if arguments.method != "microbenchmark" and current is not None and current.ceiling is not None:
         paths = run.systems.changed_paths(run.best.commit, asked.commit)
-        if paths == ("system.toml",) and headroom.can_replay(changes):
-            return headroom.by_replay(current.ceiling.ceiling, changes)
+        if paths == ("system.toml",) and headroom.can_replay(run.best, asked):
+            return headroom.by_replay(current.ceiling.ceiling, run.best, asked)
         if arguments.method == "replay":
             raise Refused(
                 "cannot be replayed",
-                where=f"options {', '.join(sorted(changes)) or 'none'}",
-                fix="replay answers for a best-first tree, its positions and nodes",
+                where=f"options {', '.join(sorted(changed_options(run.best, asked))) or 'none'}",
+                fix=f"replay answers for best-first trees of {headroom.RECORDED_POSITIONS} "
+                "positions and their node budgets",
             )
     _within_budget(run)
     return await headroom.by_short_run(run, direction, asked)

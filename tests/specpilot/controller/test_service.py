@@ -80,7 +80,7 @@ def test_headroom_of_a_tree_alone_is_replayed(tmp_path: Path) -> None:
         options = {"options": {"tree": "best_first", "nodes": 16}}
         answers.append(await call(workspace.socket, "headroom", options))
 
-    talk(tmp_path, ask, edits=[("system.toml", "positions = 0", "positions = 8")])
+    talk(tmp_path, ask, edits=[("system.toml", "positions = 0", "positions = 16")])
 
     assert answers[0]["result"]["method"] == "replay"
 
