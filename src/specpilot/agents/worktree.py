@@ -44,13 +44,10 @@ def apply_patch(worktree: Path, patch: bytes) -> None:
 
 
 def commit(worktree: Path, message: str, paths: Sequence[str] = (".",)) -> str:
-    """Commit what changed under `paths`; returns the commit's id.
-
-    Raises:
-        SpecPilotError: nothing changed.
-    """
+    """Commit what changed under `paths`, if anything did; returns the latest commit's id."""
     _git(worktree, "add", "--", *paths)
-    _git(worktree, "commit", "--quiet", "--no-verify", "-m", message)
+    if _git(worktree, "diff", "--cached", "--name-only"):
+        _git(worktree, "commit", "--quiet", "--no-verify", "-m", message)
     return head(worktree)
 
 
