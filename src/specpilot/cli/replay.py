@@ -27,7 +27,8 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="the table as JSON")] = False,
 ) -> None:
     """Rerun tree selection and verification on recorded lattices."""
-    rows = replay_table(read_recordings(lattices), tree, parse_budgets(nodes), positions)
+    budgets = parse_budgets(nodes)
+    rows = replay_table(read_recordings(lattices), tree, budgets, positions)
     if as_json:
         print_json({"tree": tree, "rows": rows})
         return
