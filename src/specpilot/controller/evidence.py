@@ -29,6 +29,7 @@ def speed(arm: Measurement) -> SpeedFacts:
         tokens_per_second=per,
         overall_tokens_per_second=math.exp(fmean(math.log(rate) for rate in per.values())),
         tau=arm.counters.tau,
+        tau_per_benchmark=arm.tau_per_benchmark,
         output_tokens=sum(len(o.output_token_ids) for p in arm.passes for o in p),
         requests=sum(map(len, arm.passes)),
     )

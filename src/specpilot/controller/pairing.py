@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from specpilot.controller.servers import (
     Arena,
+    StepLog,
     Tampered,
     blocks,
     play,
@@ -71,13 +72,18 @@ async def run_interleaved(
     placed = [(arms[name], arena.devices[0]) for name in names]
     async with serving_all(arena, placed, order) as servers:
         played: list[list[RequestOutcome]] = [[] for _ in names]
+        steps = [StepLog() for _ in names]
         for number, block in enumerate(blocks(order)):
             for shift in range(len(names)):
                 arm = (number + shift) % len(names)
-                played[arm].extend(await play(arena, servers[arm], block))
+                played[arm].extend(await play(arena, servers[arm], block, steps[arm]))
         for arm, outcomes in enumerate(played):
             await logs[arm].add_pass(outcomes, servers[arm], order)
-    return {name: logs[arm].measurement(name, arms[name], origin) for arm, name in enumerate(names)}
+    measured = {}
+    for arm, name in enumerate(names):
+        found = logs[arm].measurement(name, arms[name], origin)
+        measured[name] = found.model_copy(update={"tau_per_benchmark": steps[arm].taus()})
+    return measured
 
 
 class _ArmLog:

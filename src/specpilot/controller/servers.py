@@ -144,17 +144,51 @@ async def verified_flush(server: RunningEngine) -> None:
         )
 
 
+class StepLog:
+    """Steps and tokens of each benchmark, from the engine's counts around each request."""
+
+    def __init__(self) -> None:
+        self._before = (0, 0)
+        self._totals: dict[str, tuple[int, int]] = {}
+
+    async def add(self, benchmark: str, server: RunningEngine) -> None:
+        """Count what happened since the last call for this benchmark."""
+        counters = await server.counters()
+        now = (counters.steps, counters.emitted_tokens)
+        steps, tokens = self._totals.get(benchmark, (0, 0))
+        self._totals[benchmark] = (
+            steps + now[0] - self._before[0],
+            tokens + now[1] - self._before[1],
+        )
+        self._before = now
+
+    def taus(self) -> dict[str, float]:
+        """Tokens per step; benchmarks without a step are left out."""
+        return {
+            name: max(tokens / steps, 0.0)
+            for name, (steps, tokens) in sorted(self._totals.items())
+            if steps > 0
+        }
+
+
 async def play(
-    arena: Arena, server: RunningEngine, block: Sequence[Request]
+    arena: Arena, server: RunningEngine, block: Sequence[Request], steps: StepLog | None = None
 ) -> list[RequestOutcome]:
-    """Closed loop at every batch size; the batch size is part of the benchmark's name."""
+    """Closed loop at every batch size; the batch size is part of the benchmark's name.
+
+    Args:
+        steps: filled where requests are played one at a time.
+    """
     outcomes = []
     for size in arena.concurrency:
         slots = asyncio.Semaphore(size)
 
         async def one(request: Request, slots: asyncio.Semaphore = slots) -> RequestOutcome:
             async with slots:
-                return await play_once(server, request)
+                outcome = await play_once(server, request)
+                if steps is not None and arena.concurrency == (1,):
+                    await steps.add(request.benchmark, server)
+                return outcome
 
         played = await asyncio.gather(*(one(request) for request in block))
         if len(arena.concurrency) > 1:

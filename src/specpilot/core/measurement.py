@@ -77,6 +77,8 @@ class Measurement(Record):
     passes: tuple[tuple[RequestOutcome, ...], ...]
     """One tuple of outcomes per pass over the request set, in the order played."""
     counters: Counters
+    tau_per_benchmark: dict[str, NonNegative] = Field(default_factory=dict)
+    """By the engine's counts around each request; empty where requests overlapped."""
     provenance: Provenance
 
 
