@@ -17,27 +17,18 @@ import psutil
 import pytest
 import simulation
 
-from specpilot.cli.demo import FULL, QUICK, demo_deployment, remove_earlier_demo
 from specpilot.cli.display import render
 from specpilot.cli.doctor_checks import client_overhead, stock_identity
 from specpilot.cli.follow import Follower
 from specpilot.cli.main import run
 from specpilot.cli.plan import estimate, smallest_gain
-from specpilot.cli.runs import controller_process, create_run
+from specpilot.cli.runs import controller_process
 from specpilot.cli.serve import find_checkout, server_arguments
 from specpilot.core.deployment import load_deployment, parse_deployment
 from specpilot.core.errors import ExitCode, Refused
-from specpilot.core.measurement import Isolation
 
 PLAIN = {"devices": ["cpu"], "isolation": "none"}
 COMMAND = [sys.executable, "-m", "specpilot.cli.main"]
-
-
-@pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def write(folder: Path, **changes: Any) -> Path:
@@ -313,48 +304,6 @@ def test_ctl_sends_one_line_and_prints_the_answer(
         "arguments": {"options": {"nodes": 32, "tree": "best_first"}, "method": "replay"},
     }
     assert asked[2]["arguments"] == {"reason": "x", "bound": 0.01}
-
-
-def test_the_demo_deploys_builtin_requests_and_is_small(work: Path) -> None:
-    for size in (FULL, QUICK):
-        found = demo_deployment(
-            size, target=work, drafter=work, isolation=Isolation.NAMESPACES, threads=2
-        )
-        assert found.workload.development == size.requests
-        assert set(found.workload.benchmarks) == {"gsm8k", "math500", "humaneval", "mbpp",
-                                                  "mt_bench"}  # fmt: skip
-    assert QUICK.requests * QUICK.tokens < FULL.requests * FULL.tokens
-
-
-def test_the_demo_replaces_only_an_earlier_demo(work: Path) -> None:
-    mine = work / "mine"
-    mine.mkdir()
-    (mine / "thesis.txt").touch()
-    with pytest.raises(Refused, match="not an earlier demo"):
-        remove_earlier_demo(mine)
-    other = work / "other"
-    write(other)
-    with pytest.raises(Refused, match="not an earlier demo"):
-        remove_earlier_demo(other)
-    demo = demo_deployment(QUICK, target=work, drafter=work, isolation=Isolation.NONE, threads=None)
-    create_run(demo, work / "demo")
-    locked = work / "demo" / "exports" / "tree"
-    locked.mkdir(parents=True)
-    (locked / "a.py").touch()
-    locked.chmod(0o555)
-    remove_earlier_demo(work / "demo")
-    assert not (work / "demo").exists()
-    assert (mine / "thesis.txt").exists()
-
-
-def test_the_demo_without_its_drafter_says_what_to_do(
-    work: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (work / "model").mkdir()
-    (work / "model" / "config.json").write_text("{}", encoding="utf-8")
-    arguments = ["demo", "--target", "model", "--drafter", "missing", "--isolation", "none"]
-    assert run(arguments) != 0
-    assert "missing" in capsys.readouterr().err
 
 
 def test_serve_finds_stock_without_a_run_and_builds_the_server_command(work: Path) -> None:
