@@ -80,8 +80,10 @@ def load_service(arguments: argparse.Namespace, options: EngineOptions) -> Servi
     Raises:
         EngineError: anything that is missing, broken, or does not fit.
     """
-    if arguments.threads is not None:
-        torch.set_num_threads(arguments.threads)
+    threads = arguments.threads or torch.get_num_threads()
+    # A second OpenMP pool, here beside the worker's, makes GNU OpenMP see more threads than cores
+    # and put them to sleep between products: steps would take half as long again.
+    torch.set_num_threads(1)
     # A log is no place for a bar, and the last line of stderr must be the error of a bad start.
     disable_progress_bar()
     _need_folder(arguments.target, "--target")
@@ -97,7 +99,11 @@ def load_service(arguments: argparse.Namespace, options: EngineOptions) -> Servi
         target.taps = drafter.taps
     engine = Engine(target, drafter, options, slots=arguments.slots)
     name = arguments.model_name or arguments.target.resolve().name
-    scheduler = Scheduler(slots=arguments.slots, max_queue=arguments.max_queue)
+    scheduler = Scheduler(
+        slots=arguments.slots,
+        max_queue=arguments.max_queue,
+        on_start=lambda: torch.set_num_threads(threads),
+    )
     return Service(engine, scheduler, codec, name, arguments.tree_hash)
 
 

@@ -42,11 +42,15 @@ class Scheduler:
     Args:
         slots: work that runs side by side, one step each in turn.
         max_queue: work that may wait beyond that.
+        on_start: called first on the worker thread.
     """
 
-    def __init__(self, *, slots: int, max_queue: int) -> None:
+    def __init__(
+        self, *, slots: int, max_queue: int, on_start: Callable[[], None] = lambda: None
+    ) -> None:
         self.slots = slots
         self.max_queue = max_queue
+        self._on_start = on_start
         self.rejected = 0
         """Work refused because the queue was full."""
         self.failed_at_close = 0
@@ -136,6 +140,7 @@ class Scheduler:
     def _run(self) -> None:
         crashed = True
         try:
+            self._on_start()
             while self._admit():
                 for work in list(self._running):
                     if not work.advance():
