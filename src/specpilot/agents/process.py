@@ -93,6 +93,10 @@ class LineProcess:
     async def end(self, grace_seconds: float) -> None:
         """Ask to exit, then kill; returns when nothing is left."""
         await self._process.stop(grace_seconds)
+        # Nobody writes any more; asyncio lets go of the process once it has seen the pipe end.
+        while await self._read():
+            continue
+        await asyncio.sleep(0)
 
     async def _read(self) -> bytes:
         assert self._process.stdout is not None
