@@ -19,7 +19,9 @@ DIVERGED_GAIN = 0.03
 NOISE_MULTIPLE = 2.0
 _SPREAD_ERRORS = 6.0
 """Run means differ by twice the pooled standard error by chance; three sigma of that."""
-_T95 = 1.645
+_NORMAL_95 = 1.96
+"""Half a two-sided 95% interval in standard errors. With few requests the interval is wider, so the
+error that is read from it errs on the large side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,7 @@ def _spread(gain: Gain) -> float:
 
 
 def _standard_error(gain: Gain) -> float:
-    return math.log(gain.overall.high / gain.overall.low) / 2 / _T95
+    return math.log(gain.overall.high / gain.overall.low) / 2 / _NORMAL_95
 
 
 def _verdict(evidence: Evidence, kind: VerdictKind, reason: Reason, detail: str) -> Verdict:
