@@ -16,8 +16,8 @@ NOISE_PASSES, FINAL_PASSES, ATTEMPT_PASSES = 4, 8, 4
 PHASE0_PASSES = 3.0
 SPREADS = (0.01, 0.02, 0.05)
 """Standard deviations of a request's log rate ratio for which power is stated."""
-MARGIN = 0.01
-"""What a gain's lower bound must exceed besides twice the noise."""
+POWER = 0.8
+"""Probability with which a stated gain would be promoted."""
 
 
 def command(
@@ -43,9 +43,10 @@ def command(
         typer.echo(f"GPUs: about {usd:.2f} USD")
     typer.echo(f"agents: {found['agent_usd']}")
     for row in found["power"]:
+        gain = row["smallest_gain"]
+        proved = "no gain below 100%" if gain is None else f"gains above {gain:.1%}"
         typer.echo(
-            f"requests that vary by {row['spread']:.0%}: {found['pairs']} pairs prove gains above "
-            f"{row['smallest_gain']:.1%}"
+            f"requests that vary by {row['spread']:.0%}: {found['pairs']} pairs prove {proved}"
         )
     for limit in found["limits"]:
         typer.echo(limit)
@@ -84,24 +85,41 @@ def estimate(
         "assumed_tokens_per_second": tokens_per_second / devices,
         "attempts": attempts * budget.max_rounds,
         "pairs": pairs,
-        "power": [{"spread": s, "smallest_gain": smallest_gain(s, pairs)} for s in SPREADS],
+        "power": [{"spread": s, "smallest_gain": smallest_gain(s, pairs, names)} for s in SPREADS],
         "limits": _limits(deployment, hours, gpu_hours),
     }
 
 
-def smallest_gain(spread: float, pairs: int) -> float:
-    """Gain minus 1 that is proved with 80% power; the noise band is taken from the same spread."""
+def smallest_gain(spread: float, pairs: int, benchmarks: int) -> float | None:
+    """Gain minus 1 that the promotion rule proves with 80% power.
+
+    The noise band is that of equally many stock-against-stock pairs with the same spread. None
+    where the pairs leave no spread to estimate, or no gain below a doubling is proved.
+    """
     from scipy import stats
 
-    if pairs < 2:
-        return math.inf
-    error = spread / math.sqrt(pairs)
-    free = pairs - 1
-    band = stats.t.ppf(0.975, free) * error
-    needed = math.log1p(MARGIN + 2 * band) + (stats.t.ppf(0.975, free) + stats.t.ppf(0.8, free)) * (
-        error
-    )
-    return float(math.expm1(needed))
+    from specpilot.controller.promotion import MINIMUM_GAIN, NOISE_MULTIPLE
+    from specpilot.stats.interval import CONFIDENCE
+    from specpilot.stats.power import promotion_power
+
+    if pairs <= benchmarks:
+        return None
+    quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, pairs - benchmarks))
+    threshold = MINIMUM_GAIN + NOISE_MULTIPLE * math.expm1(quantile * spread / math.sqrt(pairs))
+
+    def proved(gain: float) -> bool:
+        power = promotion_power(
+            gain, threshold=threshold, request_noise=spread, pairs=pairs, benchmarks=benchmarks
+        )
+        return power >= POWER
+
+    low, high = 0.0, 1.0
+    if not proved(high):
+        return None
+    while high - low > 1e-5:
+        middle = (low + high) / 2
+        low, high = (low, middle) if proved(middle) else (middle, high)
+    return high
 
 
 def _agent_money(deployment: Deployment) -> str:

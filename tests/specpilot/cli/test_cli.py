@@ -207,7 +207,8 @@ def test_plan_grows_with_the_work_and_power_with_the_pairs(
     more = estimate(parse_deployment(larger, where="test"), None, None)
     assert more["hours"] > found["hours"]
     assert more["power"][0]["smallest_gain"] < found["power"][0]["smallest_gain"]
-    assert smallest_gain(0.02, 200) < smallest_gain(0.05, 200)
+    assert smallest_gain(0.02, 200, 5) < smallest_gain(0.05, 200, 5)
+    assert smallest_gain(0.02, 5, 5) is None
     assert run(["plan", str(file)]) == 0
     assert "hours" in capsys.readouterr().out
 
