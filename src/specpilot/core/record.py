@@ -11,6 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from specpilot.core.errors import SpecPilotError
+
 
 class Record(BaseModel):
     """Frozen, strict about keys, without NaN."""
@@ -35,6 +37,22 @@ def content_hash(value: Any) -> str:
     """SHA-256 (hex) of the canonical JSON of a value or record."""
     plain = value.to_json() if isinstance(value, Record) else value
     return hashlib.sha256(canonical_json(plain).encode()).hexdigest()
+
+
+def read_json_object(path: Path, failure: type[SpecPilotError], fix: str) -> dict[str, Any]:
+    """A JSON object from a file.
+
+    Raises:
+        SpecPilotError: of the type `failure`, when the file is missing, unreadable, or holds
+            another value.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise failure(f"cannot be read ({error})", where=str(path), fix=fix) from error
+    if not isinstance(value, dict):
+        raise failure("is not a JSON object", where=str(path), fix=fix)
+    return value
 
 
 def file_hash(path: Path) -> str:

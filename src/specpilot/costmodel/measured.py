@@ -1,16 +1,16 @@
 """The cost model of a real deployment: shapes from its folders, peaks of its device."""
 
-import json
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
 from specpilot.core.deployment import Deployment
-from specpilot.core.errors import DeploymentError
+from specpilot.core.errors import DeploymentError, WorkloadError
+from specpilot.core.record import read_json_object
 from specpilot.costmodel.ceiling import ceiling_facts
 from specpilot.costmodel.floors import StepWork, floor_seconds
 from specpilot.costmodel.hardware import Peaks, cpu_peaks, gpu_peaks
-from specpilot.costmodel.shapes import drafter_parameters, target_shape
+from specpilot.costmodel.shapes import FOLDER_FIX, drafter_parameters, target_shape
 from specpilot.engines.target_folder import model_folder
 from specpilot.loop.facts import CeilingFacts
 from specpilot.loop.run import CeilingInputs
@@ -78,6 +78,10 @@ def _work(inputs: CeilingInputs, drafter: Path) -> StepWork:
 
 
 def _trained_rows(drafter: Path) -> int:
-    config = json.loads((drafter / "config.json").read_text(encoding="utf-8"))
-    nested = config.get("dflash_config", {})
-    return int(nested.get("block_size", config.get("block_size", 8)))
+    """Rows of the drafter's trained block, the anchor included."""
+    path = drafter / "config.json"
+    config = read_json_object(path, WorkloadError, FOLDER_FIX)
+    rows = config.get("dflash_config", config).get("block_size", config.get("block_size"))
+    if not isinstance(rows, int) or rows < 1:
+        raise WorkloadError("names no block_size", where=str(path), fix="give a drafter's folder")
+    return rows

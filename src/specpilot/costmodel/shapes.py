@@ -8,7 +8,9 @@ from typing import Any
 
 from specpilot.core.errors import WorkloadError
 from specpilot.core.numbers import Count
-from specpilot.core.record import Record
+from specpilot.core.record import Record, read_json_object
+
+FOLDER_FIX = "give the model's folder"
 
 _UNREAD = frozenset({"visual", "vision_tower", "multi_modal_projector", "audio_tower", "mtp"})
 """Parts of checkpoint names that text decoding does not read."""
@@ -50,7 +52,7 @@ def target_shape(folder: Path, dtype: str) -> ModelShape:
     Raises:
         WorkloadError: no readable configuration or checkpoint, or not one of a decoder.
     """
-    config = _config(folder)
+    config = read_json_object(folder / "config.json", WorkloadError, FOLDER_FIX)
     text = config.get("text_config", config)
     tensors = {
         name: shape
@@ -127,17 +129,6 @@ def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
             "holds no safetensors file", where=str(folder), fix="give the model's folder"
         )
     return shapes
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    path = folder / "config.json"
-    try:
-        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise WorkloadError(
-            f"cannot be read ({error})", where=str(path), fix="give the model's folder"
-        ) from error
-    return config
 
 
 def _is(name: str, module: str) -> bool:

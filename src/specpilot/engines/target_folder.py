@@ -1,14 +1,13 @@
 """What the judge reads of a model's folder by itself: stop tokens, vocabulary, limits, hashes."""
 
 import hashlib
-import json
 from pathlib import Path
-from typing import Any
 
 from specpilot.core.errors import SpecPilotError
-from specpilot.core.record import file_hash
+from specpilot.core.record import file_hash, read_json_object
 from specpilot.engines.client import Vocabulary
 
+_FIX = "restore the model folder"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
@@ -41,7 +40,7 @@ def read_vocabulary(folder: Path) -> Vocabulary:
     Raises:
         SpecPilotError: missing or malformed configuration.
     """
-    config = read_json(folder / "config.json")
+    config = read_json_object(folder / "config.json", SpecPilotError, _FIX)
     text = config.get("text_config", config)
     size = text.get("vocab_size", config.get("vocab_size"))
     if not isinstance(size, int) or size < 1:
@@ -51,30 +50,11 @@ def read_vocabulary(folder: Path) -> Vocabulary:
     values = [config.get("eos_token_id", text.get("eos_token_id"))]
     generation = folder / "generation_config.json"
     if generation.is_file():
-        values.append(read_json(generation).get("eos_token_id"))
+        values.append(read_json_object(generation, SpecPilotError, _FIX).get("eos_token_id"))
     stops: set[int] = set()
     for value in values:
         stops.update(value if isinstance(value, list) else [] if value is None else [value])
     return Vocabulary(size=size, stop_ids=frozenset(stops))
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of a model's folder.
-
-    Raises:
-        SpecPilotError: missing, unreadable, or not an object.
-    """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SpecPilotError(
-            f"cannot be read ({error})", where=str(path), fix="restore the model folder"
-        ) from error
-    if not isinstance(value, dict):
-        raise SpecPilotError(
-            "is not a JSON object", where=str(path), fix="restore the model folder"
-        )
-    return value
 
 
 class FolderHashes:

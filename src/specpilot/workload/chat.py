@@ -17,6 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from specpilot.core.errors import WorkloadError
+from specpilot.core.record import read_json_object
 
 _SPECIAL_TOKENS = (
     "bos_token",
@@ -40,7 +41,9 @@ class ChatTokenizer:
             WorkloadError: a file is missing or malformed, or the folder has no chat template.
         """
         self._folder = folder
-        config = _read_object(folder / "tokenizer_config.json")
+        config = read_json_object(
+            folder / "tokenizer_config.json", WorkloadError, "restore the target's folder"
+        )
         self._special = _special_tokens(config)
         source = _template_source(folder, config)
         try:
@@ -152,17 +155,3 @@ def _load_tokenizer(path: Path) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise WorkloadError(
-            f"cannot be read ({error})", where=str(path), fix="restore the target's folder"
-        ) from error
-    if not isinstance(value, dict):
-        raise WorkloadError(
-            "is not a JSON object", where=str(path), fix="restore the target's folder"
-        )
-    return value
