@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from specengine.decoding.counters import EngineCounters
-from specengine.decoding.options import EngineOptions
+from specengine.decoding.options import STEP_OPTIONS, EngineOptions
 from specengine.decoding.proposal import AnchorProposer, LatticeProposer, Proposer
 from specengine.decoding.recorder import RecordedOutput, Recorder
 from specengine.decoding.scoring import ScoreArrays, Scorer
@@ -18,7 +18,7 @@ from specengine.decoding.session import Halt, Session
 from specengine.decoding.slots import SlotPool
 from specengine.decoding.step import Step
 from specengine.decoding.verification import Committer, Verifier
-from specengine.errors import RequestError
+from specengine.errors import OptionError, RequestError
 
 if TYPE_CHECKING:
     from specengine.drafters.base import Drafter
@@ -131,6 +131,26 @@ class Engine:
         return recorder.record(
             prompt_ids, max_new_tokens, positions, self.target.eos_token_ids, keep_going
         )
+
+    def variant(self, **changes: object) -> Engine:
+        """The same models with other decoding options and counters of its own.
+
+        Args:
+            changes: options of the step, such as `tree` or `nodes`; the layers stay as loaded, so
+                options of their weights cannot change.
+
+        Raises:
+            OptionError: an option that the step does not have, or a value out of range.
+        """
+        fixed = sorted(changes.keys() - STEP_OPTIONS)
+        if fixed:
+            raise OptionError(
+                "is decided when the model is loaded",
+                where=f"option '{fixed[0]}'",
+                fix="start another engine with it",
+            )
+        options = EngineOptions.model_validate({**self.options.model_dump(), **changes})
+        return Engine(self.target, self.drafter, options)
 
     def flush(self) -> None:
         """Drop idle request memory and zero the counters; no session may be running."""

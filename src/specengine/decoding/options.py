@@ -37,6 +37,10 @@ class EngineOptions(BaseModel):
     """Run query/key/value and gate/up as one matrix product each (concatenated weights)."""
 
 
+STEP_OPTIONS = frozenset({"tree", "positions", "nodes"})
+"""Options that the step reads anew; the others shape the layers when a model is loaded."""
+
+
 def load_options(path: Path) -> EngineOptions:
     """Read `system.toml`.
 

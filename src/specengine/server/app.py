@@ -26,6 +26,7 @@ _ROUTES: tuple[tuple[str, str, Callable[..., object]], ...] = (
     ("POST", "/score", judging.score),
     ("POST", "/record", judging.record),
     ("POST", "/profile", judging.profile),
+    ("POST", "/step-times", judging.step_times),
     ("POST", "/flush", judging.flush),
     ("GET", "/counters", judging.counters),
     ("GET", "/metrics", judging.metrics),

@@ -16,6 +16,7 @@ from specengine.server.protocol import (
     ProfileRequest,
     RecordRequest,
     ScoreRequest,
+    StepTimesRequest,
     read_request,
 )
 from specengine.server.service import ClientGone, Service, call_engine
@@ -90,6 +91,27 @@ async def profile(request: Request) -> Response:
 
     def action(wanted: Callable[[], bool]) -> dict[str, Any]:
         return profile_request(service.engine, body.prompt_token_ids, body.max_tokens, wanted)
+
+    return await _answered(service, request, action, JSONResponse)
+
+
+async def step_times(request: Request) -> Response:
+    """`POST /step-times`: seconds per step with best-first trees of several sizes."""
+    from specengine.server.profiling import time_steps
+
+    service: Service = request.app.state.service
+    body = await read_request(request, StepTimesRequest)
+    _check(service, body.prompt_token_ids, "prompt_token_ids")
+
+    def action(wanted: Callable[[], bool]) -> dict[str, Any]:
+        return time_steps(
+            service.engine,
+            body.prompt_token_ids,
+            body.max_tokens,
+            body.positions,
+            body.nodes,
+            wanted,
+        )
 
     return await _answered(service, request, action, JSONResponse)
 

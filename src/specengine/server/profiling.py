@@ -20,6 +20,7 @@ from specengine.errors import RequestError
 
 PROFILED_STEPS = 12
 """Steps that run under the profiler: enough for a mean, few enough for its memory."""
+_WARM_UP_TOKENS = 4
 CLASSES = ("target_gemm", "recurrent", "attention", "drafter", "prefill", "rest")
 
 _SCOPES = {
@@ -48,17 +49,55 @@ def profile_request(
         NumericError: non-finite logits.
     """
     steps, seconds, prefill = _plain_run(engine.start(prompt, max_tokens), wanted)
-    if steps == 0:
-        raise RequestError(
-            "gave no step: the first token, which the prefill emits, was the last",
-            where="prompt_token_ids",
-            fix="profile a prompt with a longer answer",
-        )
+    _some(steps)
     session = engine.start(prompt, max_tokens)
     totals, profiled = _profiled_run(engine, session, min(PROFILED_STEPS, steps))
     by_class = {name: totals.get(name, 0.0) / profiled for name in CLASSES}
     by_class["prefill"] = prefill / steps
     return {"steps": steps, "seconds_per_step": seconds / steps, "by_class": by_class}
+
+
+def time_steps(
+    engine: Engine,
+    prompt: Sequence[int],
+    max_tokens: int,
+    positions: int,
+    nodes: Sequence[int],
+    wanted: Callable[[], bool],
+) -> dict[str, Any]:
+    """What a step costs with a best-first tree of each size, on the same request and weights.
+
+    Returns:
+        `seconds_per_step`: size -> wall time of prefill and steps over steps.
+
+    Raises:
+        RequestError: there is no drafter, or the output ended with its first token.
+        NumericError: non-finite logits.
+    """
+    if engine.drafter is None:
+        raise RequestError(
+            "needs a drafter, and this engine decodes autoregressively",
+            where="step times",
+            fix="start it with a drafter",
+        )
+    times = {}
+    for size in nodes:
+        variant = engine.variant(tree="best_first", positions=positions, nodes=size)
+        # The first pass of a size prepares its matrix products.
+        _plain_run(variant.start(prompt, min(max_tokens, _WARM_UP_TOKENS)), wanted)
+        steps, seconds, _ = _plain_run(variant.start(prompt, max_tokens), wanted)
+        times[str(size)] = seconds / _some(steps)
+    return {"seconds_per_step": times}
+
+
+def _some(steps: int) -> int:
+    if steps == 0:
+        raise RequestError(
+            "gave no step: the first token, which the prefill emits, was the last",
+            where="prompt_token_ids",
+            fix="give a prompt with a longer answer",
+        )
+    return steps
 
 
 def _plain_run(session: Session, wanted: Callable[[], bool]) -> tuple[int, float, float]:

@@ -222,6 +222,15 @@ class ProfileRequest(_JudgeRequest):
     """At least 2: the first token comes from the prefill, not from a step."""
 
 
+class StepTimesRequest(ProfileRequest):
+    """`POST /step-times`."""
+
+    positions: int = Field(ge=1, le=64)
+    """Drafted positions per step."""
+    nodes: list[Annotated[int, Field(ge=2, le=256)]] = Field(min_length=1, max_length=16)
+    """Sizes of the trees, the root included."""
+
+
 async def read_request(request: Request, model: type[Model]) -> Model:
     """Parse a body.
 

@@ -31,7 +31,7 @@ class DemoSize:
     directions: int
 
 
-FULL = DemoSize(requests=2, tokens=64, sealed_tokens=96, directions=4)
+FULL = DemoSize(requests=3, tokens=32, sealed_tokens=48, directions=4)
 QUICK = DemoSize(requests=2, tokens=24, sealed_tokens=32, directions=1)
 
 

@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from statistics import fmean
 
 from specpilot.controller.servers import serving
-from specpilot.core.measurement import Measurement
+from specpilot.core.measurement import Measurement, PairedRun
 from specpilot.core.requests import FinishReason, Request, RequestOutcome
+from specpilot.core.system import System
 from specpilot.engines.base import RunningEngine
 from specpilot.forcing.outputs import outputs_of
 from specpilot.forcing.reference import StockReference
@@ -101,6 +102,22 @@ def stock_reference(run: Run) -> StockReference:
 def outcomes_of(arm: Measurement) -> tuple[RequestOutcome, ...]:
     """All outcomes of an arm, pass after pass."""
     return tuple(outcome for outcomes in arm.passes for outcome in outcomes)
+
+
+def known_outputs(run: Run, system: System) -> dict[str, tuple[int, ...]]:
+    """Development outputs of a system that was played before, by request; empty otherwise."""
+    for attempt in run.state.attempts():
+        judged = attempt.judged
+        if judged is not None and judged.system == system and judged.record is not None:
+            return _outputs_of(PairedRun.model_validate(run.load(judged.record)).candidate)
+    noise = run.state.noise
+    if noise is not None and system.tree_hash == run.stock.tree_hash:
+        return _outputs_of(PairedRun.model_validate(run.load(noise.record)).baseline)
+    return {}
+
+
+def _outputs_of(arm: Measurement) -> dict[str, tuple[int, ...]]:
+    return {outcome.request_id: outcome.output_token_ids for outcome in arm.passes[0]}
 
 
 def forcing_facts(result: ForcingResult) -> ForcingFacts:

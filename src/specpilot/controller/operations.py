@@ -5,6 +5,7 @@ answer, and an attempt counts once, however often it is asked for.
 """
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from specpilot.agents.base import Operation
@@ -25,7 +26,7 @@ from specpilot.controller.timing import changed_options, promote_if_earned, time
 from specpilot.controller.trees import ForbiddenPath
 from specpilot.core.errors import BudgetSpent, EngineFailure, Refused, SpecPilotError
 from specpilot.core.record import Record, content_hash
-from specpilot.core.requests import FinishReason, RequestOutcome
+from specpilot.core.requests import FinishReason, Request
 from specpilot.core.system import System
 from specpilot.core.verdict import Reason, VerdictKind
 from specpilot.loop.budget import budget_reached
@@ -176,22 +177,20 @@ async def _check(run: Run, direction: str, system: System) -> Record:
     _within_budget(run)
     requests = headroom.few_requests(run.development, _CHECK_TOKENS)
     devices = run.leases.pick(1)
-    outcomes: list[list[RequestOutcome]] = []
     async with run.leases.hold(devices, direction, "check"):
-        for tried in (run.best, system):
-            checkout = run.systems.export(tried)
-            async with serving(run.arena(devices), checkout, requests) as server:
-                outcomes.append([await play_once(server, request) for request in requests])
-                activations = (await server.counters()).activations
-    identical = sum(
-        base.output_token_ids == new.output_token_ids for base, new in zip(*outcomes, strict=True)
-    )
+        known = evidence.known_outputs(run, run.best) or await _outputs(run, devices, requests)
+        checkout = run.systems.export(system)
+        async with serving(run.arena(devices), checkout, requests) as server:
+            outcomes = [await play_once(server, request) for request in requests]
+            activations = (await server.counters()).activations
+    pairs = [
+        (known[request.id][: request.max_new_tokens], outcome.output_token_ids)
+        for request, outcome in zip(requests, outcomes, strict=True)
+    ]
+    identical = sum(base == new for base, new in pairs)
     # Near-ties part outputs sooner or later, which forcing judges; a broken change does at once.
-    begun = sum(
-        base.output_token_ids[:_CHECKED_PREFIX] == new.output_token_ids[:_CHECKED_PREFIX]
-        for base, new in zip(*outcomes, strict=True)
-    )
-    failed = [o for o in outcomes[1] if o.finish_reason is FinishReason.FAILED]
+    begun = sum(base[:_CHECKED_PREFIX] == new[:_CHECKED_PREFIX] for base, new in pairs)
+    failed = [outcome for outcome in outcomes if outcome.finish_reason is FinishReason.FAILED]
     detail = f"{identical} of {len(requests)} outputs identical, {begun} begin alike"
     return CheckAnswer(
         passed=not failed and 2 * begun >= len(requests),
@@ -201,6 +200,13 @@ async def _check(run: Run, direction: str, system: System) -> Record:
         activations=activations,
         detail=failed[0].error or "a request failed" if failed else detail,
     )
+
+
+async def _outputs(
+    run: Run, devices: tuple[str, ...], requests: Sequence[Request]
+) -> dict[str, tuple[int, ...]]:
+    async with serving(run.arena(devices), run.systems.export(run.best), requests) as server:
+        return {item.id: (await play_once(server, item)).output_token_ids for item in requests}
 
 
 async def _force(run: Run, direction: str, system: System) -> Record:

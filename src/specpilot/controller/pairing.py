@@ -1,8 +1,8 @@
 """Paired runs: two systems play the same requests in the same order, on the caller's clock.
 
-One device: two fresh servers live, and every block is played A B in one pass and B A in the other,
-so that linear drift cancels. Two devices: both arms play at once, then swap. Every request has one
-outcome per pass in both arms; a missing one is an error (paper section 3.2).
+One device: two fresh servers live, and every request is played A B in one pass and B A in the
+other, so that linear drift cancels. Two devices: both arms play at once, then swap. Every request
+has one outcome per pass in both arms; a missing one is an error (paper section 3.2).
 """
 
 import asyncio
@@ -73,7 +73,7 @@ async def run_interleaved(
     async with serving_all(arena, placed, order) as servers:
         played: list[list[RequestOutcome]] = [[] for _ in names]
         steps = [StepLog() for _ in names]
-        for number, block in enumerate(blocks(order)):
+        for number, block in enumerate(blocks(arena, order)):
             for shift in range(len(names)):
                 arm = (number + shift) % len(names)
                 played[arm].extend(await play(arena, servers[arm], block, steps[arm]))
@@ -125,7 +125,7 @@ async def _alternating(
     async with serving_all(arena, placed, order) as servers:
         for number in range(2):
             outcomes: tuple[list[RequestOutcome], list[RequestOutcome]] = ([], [])
-            for position, block in enumerate(blocks(order)):
+            for position, block in enumerate(blocks(arena, order)):
                 first = (number + position) % 2
                 for arm in (first, 1 - first):
                     outcomes[arm].extend(await play(arena, servers[arm], block))

@@ -6,7 +6,7 @@ verified. A failed request is an outcome; an impossible answer is an error.
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -18,8 +18,10 @@ from specpilot.core.system import Checkout
 from specpilot.engines.base import EngineAdapter, RunningEngine
 
 CLIENT_VERSION = "specpilot-client/1"
-_BLOCK_REQUESTS = 5
-_WARM_UP_TOKENS = 16
+_TURNS_IN_FLIGHT = 4
+"""Requests per place in flight that one arm plays before the other has its turn: fewer would
+measure mostly the filling and emptying of a batch."""
+_WARM_UP_TOKENS = 8
 
 
 class Tampered(EngineFailure):
@@ -48,11 +50,8 @@ async def serving(
     arena: Arena, checkout: Checkout, requests: Sequence[Request]
 ) -> AsyncIterator[RunningEngine]:
     """One warm, flushed server; gone when the block is left, however it is left."""
-    server = await _ready(arena, checkout, arena.devices[0], requests)
-    try:
-        yield server
-    finally:
-        await server.stop()
+    async with serving_all(arena, [(checkout, arena.devices[0])], requests) as servers:
+        yield servers[0]
 
 
 async def play_once(server: RunningEngine, request: Request) -> RequestOutcome:
@@ -91,41 +90,47 @@ async def serving_all(
     Raises:
         EngineFailure: the first one that did not start; the others are stopped.
     """
-    started = await asyncio.gather(
-        *(_ready(arena, checkout, device, requests) for checkout, device in placed),
-        return_exceptions=True,
-    )
-    servers = [server for server in started if not isinstance(server, BaseException)]
-    try:
-        for server in started:
-            if isinstance(server, BaseException):
-                raise server
-        yield servers
-    finally:
-        await asyncio.gather(*(server.stop() for server in servers))
+    turn = asyncio.Lock()
+    async with AsyncExitStack() as running:
+
+        async def ready(checkout: Checkout, device: str) -> RunningEngine:
+            server = await arena.adapter.launch(checkout, device, threads=arena.threads)
+            running.push_async_callback(server.stop)
+            async with turn:
+                await _warm_up(server, requests[0])
+            return server
+
+        started = await asyncio.gather(
+            *(ready(checkout, device) for checkout, device in placed), return_exceptions=True
+        )
+        failures = [found for found in started if isinstance(found, BaseException)]
+        if failures:
+            raise failures[0]
+        yield [found for found in started if not isinstance(found, BaseException)]
 
 
-async def _ready(
-    arena: Arena, checkout: Checkout, device: str, requests: Sequence[Request]
-) -> RunningEngine:
-    """Launch, warm up on a prompt that no measured request has, and flush."""
-    server = await arena.adapter.launch(checkout, device, threads=arena.threads)
-    try:
-        first = requests[0]
-        warm = first.model_copy(
+async def _warm_up(server: RunningEngine, first: Request) -> None:
+    """Play a prompt that no measured request has, and flush.
+
+    Raises:
+        EngineFailure: the request failed, or the flush is not confirmed.
+    """
+    outcome = await server.generate(
+        first.model_copy(
             update={
                 "id": "warm-up/0",
                 "prompt_token_ids": first.prompt_token_ids[::-1],
                 "max_new_tokens": min(_WARM_UP_TOKENS, first.max_new_tokens),
             }
         )
-        await server.generate(warm)
-        await verified_flush(server)
-    except BaseException:
-        # Whatever ended the start, cancellation included, the process must not stay.
-        await server.stop()
-        raise
-    return server
+    )
+    if outcome.finish_reason is FinishReason.FAILED:
+        raise EngineFailure(
+            f"the warm-up failed ({outcome.error})",
+            where="server under test",
+            fix="read its log in the run folder",
+        )
+    await verified_flush(server)
 
 
 async def verified_flush(server: RunningEngine) -> None:
@@ -201,9 +206,15 @@ def _labelled(outcome: RequestOutcome, size: int) -> RequestOutcome:
     return outcome.model_copy(update={"benchmark": f"{outcome.benchmark}@{size}"})
 
 
-def blocks(order: Sequence[Request]) -> list[Sequence[Request]]:
-    """What one arm plays before the other has its turn."""
-    return [order[i : i + _BLOCK_REQUESTS] for i in range(0, len(order), _BLOCK_REQUESTS)]
+def blocks(arena: Arena, order: Sequence[Request]) -> list[Sequence[Request]]:
+    """What one arm plays before the other has its turn.
+
+    One request where requests are played one at a time: the shorter the turns, the less of the
+    machine's drift falls between the arms.
+    """
+    largest = max(arena.concurrency)
+    size = 1 if largest == 1 else _TURNS_IN_FLIGHT * largest
+    return [order[i : i + size] for i in range(0, len(order), size)]
 
 
 async def provenance(arena: Arena, requests: Sequence[Request]) -> Provenance:

@@ -69,6 +69,15 @@ class RunningEngine(Protocol):
     async def profile(self, request: Request) -> Profile:
         """Seconds per step by kernel class while the request is played."""
 
+    async def step_times(
+        self, request: Request, positions: int, nodes: Sequence[int]
+    ) -> dict[int, float]:
+        """Seconds per step while the request is played with a best-first tree of each size.
+
+        Raises:
+            EngineFailure: the server failed, or the engine has no such trees.
+        """
+
     async def counters(self) -> Counters:
         """The server's own counts since the last flush."""
 

@@ -212,6 +212,30 @@ class EngineClient:
         except ValidationError as error:
             raise malformed("/profile", _first(error)) from error
 
+    async def step_times(
+        self, request: Request, positions: int, nodes: Sequence[int]
+    ) -> dict[int, float]:
+        """Seconds per step while the request is played with a best-first tree of each size.
+
+        Raises:
+            EngineFailure: the server failed, or did not answer one positive time per size.
+        """
+        body = {
+            "prompt_token_ids": list(request.prompt_token_ids),
+            "max_tokens": request.max_new_tokens,
+            "positions": positions,
+            "nodes": list(nodes),
+        }
+        answer = await self.call("POST", "/step-times", body)
+        times = answer.get("seconds_per_step")
+        if (
+            not isinstance(times, dict)
+            or set(times) != {str(size) for size in nodes}
+            or not all(isinstance(value, float) and value > 0 for value in times.values())
+        ):
+            raise malformed("/step-times", "not one positive time per tree size")
+        return {size: times[str(size)] for size in nodes}
+
     async def counters(self) -> Counters:
         """The server's own counts since the last flush.
 

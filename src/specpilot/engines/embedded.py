@@ -90,7 +90,7 @@ class EmbeddedAdapter:
     async def launch(
         self, checkout: Checkout, device: str, *, threads: int | None = None
     ) -> EmbeddedServer:
-        """Start, verify, warm up and flush a server.
+        """Start a server and verify what it is.
 
         Raises:
             EngineFailure: it did not start in time, or is not what was asked for.
@@ -114,7 +114,6 @@ class EmbeddedAdapter:
             server = EmbeddedServer(process, await client.__aenter__(), folders)
             health = await server.ready(self._deadline)
             check_health(health, checkout)
-            await server.warm_up(self._vocabulary)
         except BaseException:
             # Whatever ended the start, cancellation included, the process must not stay.
             if server is not None:

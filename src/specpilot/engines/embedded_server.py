@@ -1,4 +1,4 @@
-"""One server of the embedded engine: readiness, identity, warm-up, calls with causes, the end."""
+"""One server of the embedded engine: readiness, identity, calls with causes, the end."""
 
 import asyncio
 import shutil
@@ -9,17 +9,13 @@ from typing import Any, TypeVar
 
 from specpilot.core.errors import EngineFailure
 from specpilot.core.measurement import Counters, Profile, TokenScore
-from specpilot.core.requests import FinishReason, Request, RequestOutcome
+from specpilot.core.requests import Request, RequestOutcome
 from specpilot.core.system import Checkout
 from specpilot.engines.base import Recording
-from specpilot.engines.client import EngineClient, Vocabulary
+from specpilot.engines.client import EngineClient
 from specpilot.sandbox.process import ConfinedProcess, last_line
 
 Answer = TypeVar("Answer")
-
-WARM_UP_PROMPT = 16
-WARM_UP_TOKENS = 8
-"""Tokens read and emitted before the first measurement: every shape of a step has run by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,26 +76,6 @@ class EmbeddedServer:
             else:
                 return health
 
-    async def warm_up(self, vocabulary: Vocabulary) -> None:
-        """Run every shape of a step, then empty all state.
-
-        Raises:
-            EngineFailure: the warm-up's request failed, or the flush was not confirmed.
-        """
-        prompt = tuple(index % vocabulary.size for index in range(1, WARM_UP_PROMPT + 1))
-        request = Request(
-            id="warm-up/0",
-            benchmark="warm-up",
-            prompt_token_ids=prompt,
-            max_new_tokens=WARM_UP_TOKENS,
-        )
-        outcome = await self._explained(self._client.generate(request, ignore_eos=True))
-        if outcome.finish_reason is FinishReason.FAILED:
-            raise EngineFailure(
-                f"the warm-up failed ({outcome.error})", where=str(self.log), fix="read the log"
-            )
-        await self.flush()
-
     async def generate(self, request: Request) -> RequestOutcome:
         """Play one request, greedily."""
         return await self._explained(self._client.generate(request))
@@ -117,6 +93,12 @@ class EmbeddedServer:
     async def profile(self, request: Request) -> Profile:
         """Seconds per step by kernel class."""
         return await self._explained(self._client.profile(request))
+
+    async def step_times(
+        self, request: Request, positions: int, nodes: Sequence[int]
+    ) -> dict[int, float]:
+        """Seconds per step with best-first trees of several sizes."""
+        return await self._explained(self._client.step_times(request, positions, nodes))
 
     async def counters(self) -> Counters:
         """The server's own counts since the last flush."""

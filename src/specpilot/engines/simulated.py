@@ -215,6 +215,13 @@ class SimulatedEngine:
         return Profile(steps=max(request.max_new_tokens // 3, 1), seconds_per_step=step,
                        by_class=by_class)  # fmt: skip
 
+    async def step_times(
+        self, request: Request, positions: int, nodes: Sequence[int]
+    ) -> dict[int, float]:
+        """Steps whose time grows by a hundredth per row."""
+        step = SECONDS_PER_TOKEN * _STOCK_TAU / self.truth.speed
+        return {size: step * (1 + size / 100) for size in nodes}
+
     async def counters(self) -> Counters:
         """Counts since the last flush, forged when that is the fault."""
         forged = self.truth.code.fault is Fault.FORGED_COUNTERS

@@ -11,15 +11,17 @@ from specpilot.controller.servers import play_once, serving
 from specpilot.core.errors import EngineFailure
 from specpilot.core.requests import Request
 from specpilot.core.system import System
-from specpilot.engines.base import Recording
+from specpilot.engines.base import Recording, RunningEngine
 from specpilot.loop.events import CeilingMeasured, Noticed, RecordRef
 from specpilot.loop.facts import CeilingFacts
 from specpilot.loop.run import CeilingInputs, Run
 
-NODE_BUDGETS = {"cpu": (8, 16, 32), "cuda": (8, 16, 32, 64)}
-"""Verified rows whose step time is measured; on a CPU further rows cost compute."""
+NODE_BUDGETS = (8, 16, 32, 48, 64)
+"""Verified rows whose step time is measured."""
 POSITIONS = 16
 _TOKENS = 128
+_STEP_TIMED = 3
+"""Requests whose steps are timed: a step's time depends little on the request."""
 
 
 async def measure_round_ceiling(run: Run, number: int) -> None:
@@ -62,12 +64,13 @@ async def measure_ceiling(run: Run, system: System, name: str) -> tuple[CeilingF
             tau = (await server.counters()).tau
             recordings = [await server.record(request, POSITIONS) for request in requests]
             profiles = [await server.profile(request) for request in requests]
+            step_seconds = await _step_seconds(run, server, system, requests[:_STEP_TIMED])
         inputs = CeilingInputs(
             recordings=tuple(recordings),
             profiles=tuple(profiles),
             tau=tau,
             autoregressive_seconds=stock.autoregressive_seconds,
-            step_seconds=await _step_seconds(run, devices, system, requests),
+            step_seconds=step_seconds,
             device=devices[0],
             prompt_tokens=fmean(len(request.prompt_token_ids) for request in requests),
         )
@@ -84,21 +87,17 @@ async def measure_ceiling(run: Run, system: System, name: str) -> tuple[CeilingF
 
 
 async def _step_seconds(
-    run: Run, devices: tuple[str, ...], system: System, requests: Sequence[Request]
+    run: Run, server: RunningEngine, system: System, requests: Sequence[Request]
 ) -> dict[int, float]:
     """What a step costs at each node budget; empty where the engine has no such trees."""
     if not {"tree", "nodes"} <= system.options.keys():
         return {}
-    seconds: dict[int, float] = {}
-    for nodes in NODE_BUDGETS["cpu" if devices[0] == "cpu" else "cuda"]:
-        variant = run.systems.with_options(system, {"tree": "best_first", "nodes": nodes})
-        try:
-            checkout = run.systems.export(variant)
-            async with serving(run.arena(devices), checkout, requests) as server:
-                seconds[nodes] = (await server.profile(requests[0])).seconds_per_step
-        except EngineFailure as error:
-            run.emit(Noticed(message=f"no step time for {nodes} nodes: {error}"))
-    return seconds
+    try:
+        times = [await server.step_times(item, POSITIONS, NODE_BUDGETS) for item in requests]
+    except EngineFailure as error:
+        run.emit(Noticed(message=f"no step times of trees: {error}"))
+        return {}
+    return {nodes: fmean(item[nodes] for item in times) for nodes in NODE_BUDGETS}
 
 
 def _save_recordings(run: Run, name: str, recordings: Sequence[Recording]) -> None:

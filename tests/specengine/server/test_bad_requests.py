@@ -66,6 +66,16 @@ WRONG = [
     ("/score", {"prompt_token_ids": [3] * 200, "output_token_ids": [4] * 57}, "output_token_ids"),
     ("/record", {"prompt_token_ids": [3], "max_tokens": 4, "positions": 65}, "positions"),
     ("/profile", {"prompt_token_ids": [3], "max_tokens": 1}, "max_tokens"),
+    (
+        "/step-times",
+        {"prompt_token_ids": [3], "max_tokens": 4, "positions": 4, "nodes": [1]},
+        "nodes.0",
+    ),
+    (
+        "/step-times",
+        {"prompt_token_ids": [3], "max_tokens": 4, "positions": 0, "nodes": [8]},
+        "positions",
+    ),
 ]
 
 

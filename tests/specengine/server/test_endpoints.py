@@ -191,7 +191,12 @@ def test_what_a_judge_asks(serving, copier):
                 "target_gemm", "recurrent", "attention", "drafter", "prefill", "rest"
             }  # fmt: skip
             assert min(classes[k] for k in ("target_gemm", "attention", "prefill", "rest")) > 0
+            before = await served.get("/counters")
+            times = await served.post("/step-times", {**body, "positions": 6, "nodes": [2, 8]})
+            assert set(times["seconds_per_step"]) == {"2", "8"}
+            assert min(times["seconds_per_step"].values()) > 0
             counters = await served.get("/counters")
+            assert counters == before, "other trees leave the system's own counts alone"
             assert counters["steps"] and counters["activations"]["chain"]
             async with served.session.get("http://engine/metrics") as answer:
                 text = await answer.text()

@@ -56,24 +56,29 @@ def arena(adapter: SimulatedAdapter, devices: Sequence[str] = ("cpu",)) -> Arena
     return Arena(adapter=adapter, devices=tuple(devices), isolation=Isolation.NAMESPACES)
 
 
-def test_blocks_alternate_and_every_block_is_played_in_both_orders(stock: Checkout) -> None:
+def test_every_request_is_played_in_both_orders(stock: Checkout) -> None:
     adapter = Watching()
 
     played = asyncio.run(run_pair(arena(adapter), "x", stock, stock, REQUESTS, seed=3))
 
     timed = [item for item in adapter.played if not item[1].startswith("warm-up")]
-    blocks = [[timed[0]]]
-    for item in timed[1:]:
-        if item[0] == blocks[-1][-1][0] and len(blocks[-1]) < 5:
-            blocks[-1].append(item)
-        else:
-            blocks.append([item])
-    arms = [block[0][0] for block in blocks]
-    assert arms == [0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 1, 0]
+    arms = [arm for arm, _ in timed]
+    assert arms == [0, 1, 1, 0] * 6 + [1, 0, 0, 1] * 6
+    assert all(one == other for (_, one), (_, other) in zip(timed[::2], timed[1::2], strict=True))
     orders = [[request for arm, request in timed if arm == side] for side in (0, 1)]
     assert orders[0] == orders[1]
     assert played.order == "ABBA"
     assert [len(outcomes) for outcomes in played.candidate.passes] == [12, 12]
+
+
+def test_a_batch_is_filled_before_the_other_arm_has_its_turn(stock: Checkout) -> None:
+    adapter = Watching()
+    several = Arena(adapter, ("cpu",), Isolation.NAMESPACES, concurrency=(2,))
+
+    asyncio.run(run_pair(several, "x", stock, stock, REQUESTS, seed=3))
+
+    timed = [arm for arm, request in adapter.played if not request.startswith("warm-up")]
+    assert timed == [0] * 8 + [1] * 8 + [1] * 4 + [0] * 4 + [1] * 8 + [0] * 8 + [0] * 4 + [1] * 4
 
 
 def test_order_depends_on_the_seed_alone(stock: Checkout) -> None:
@@ -83,6 +88,20 @@ def test_order_depends_on_the_seed_alone(stock: Checkout) -> None:
 
     assert order(1) == order(1)
     assert order(1) != order(2)
+
+
+def test_a_failing_server_takes_the_other_with_it(stock: Checkout) -> None:
+    def fail(engine: SimulatedEngine) -> None:
+        if len(adapter.alive) == 2:
+            raise EngineFailure("did not become ready", where="test", fix="none")
+
+    adapter = Watching(fail)
+
+    with pytest.raises(EngineFailure, match="did not become ready"):
+        asyncio.run(run_pair(arena(adapter), "x", stock, stock, REQUESTS, seed=3))
+
+    assert adapter.launched == 2
+    assert len(adapter.alive) <= 1, "the server that was ready is stopped"
 
 
 def test_two_devices_swap_between_fresh_servers(stock: Checkout) -> None:

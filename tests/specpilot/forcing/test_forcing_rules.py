@@ -71,6 +71,11 @@ class ScriptedStock:
     async def profile(self, request: Request) -> Profile:
         raise AssertionError("forcing profiles nothing")
 
+    async def step_times(
+        self, request: Request, positions: int, nodes: Sequence[int]
+    ) -> dict[int, float]:
+        raise AssertionError("forcing times nothing")
+
     async def counters(self) -> Counters:
         raise AssertionError("forcing counts nothing")
 
