@@ -1,0 +1,84 @@
+"""Lossless formats by name; whole matrices, a stretch of tiles at a time."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+
+from specengine.errors import OptionError
+from specengine.weights.layout import TILE
+from specengine.weights.packed import Packed, join
+from specengine.weights.w11s import SPARSE_TOP
+from specengine.weights.w12 import NESTED, UNNESTED
+
+STRETCH = 1 << 21
+"""Weights coded at once: intermediate arrays stay in the caches."""
+WIDEST = 1 << 16
+"""Inputs that an escape's 16-bit column can name."""
+
+
+class Format(Protocol):
+    """A lossless format: `decode(encode(bits))` is `bits`, whatever they are."""
+
+    name: str
+    largest_record: int
+
+    def encode(self, bits: torch.Tensor) -> Packed: ...
+
+    def decode(self, packed: Packed) -> torch.Tensor: ...
+
+
+FORMATS: dict[str, Format] = {form.name: form for form in (UNNESTED, NESTED, SPARSE_TOP)}
+
+
+def format_named(name: str) -> Format:
+    """The format of that name.
+
+    Raises:
+        OptionError: there is none.
+    """
+    if name not in FORMATS:
+        raise OptionError(
+            f"'{name}' is not a weight format", where="format", fix=f"use {', '.join(FORMATS)}"
+        )
+    return FORMATS[name]
+
+
+def tiles_at_once(width: int) -> int:
+    """Tiles of a stretch of a matrix with `width` inputs."""
+    return max(1, STRETCH // (TILE * width))
+
+
+def encode(matrix: torch.Tensor, name: str = "w12") -> Packed:
+    """Pack a bfloat16 matrix [N, K], 1 <= K <= 65536.
+
+    Raises:
+        OptionError: unknown format, or a tensor that no format can take.
+    """
+    form = format_named(name)
+    if matrix.dtype != torch.bfloat16 or matrix.dim() != 2 or not 0 < matrix.shape[1] <= WIDEST:
+        raise OptionError(
+            f"a {matrix.dtype} tensor of shape {tuple(matrix.shape)} cannot be packed",
+            where="matrix",
+            fix=f"give a bfloat16 matrix of 1 to {WIDEST} inputs",
+        )
+    bits = matrix.detach().contiguous().view(torch.int16)
+    step = TILE * tiles_at_once(bits.shape[1])
+    return join([form.encode(bits[i : i + step]) for i in range(0, bits.shape[0], step)])
+
+
+def decode(packed: Packed) -> torch.Tensor:
+    """The bfloat16 matrix [N, K], bit for bit."""
+    bits = torch.empty(packed.shape, dtype=torch.int16, device=packed.records.device)
+    for first, part in decode_stretches(packed):
+        bits[first : first + part.shape[0]] = part
+    return bits.view(torch.bfloat16)
+
+
+def decode_stretches(packed: Packed) -> Iterator[tuple[int, torch.Tensor]]:
+    """(first channel, int16 [C, K]) of consecutive stretches."""
+    form = format_named(packed.format)
+    step = tiles_at_once(packed.shape[1])
+    for tile in range(0, packed.tiles, step):
+        part = packed.stretch(tile, min(step, packed.tiles - tile))
+        yield tile * TILE, form.decode(part)

@@ -1,0 +1,83 @@
+"""W12: every weight in 12 bits, decoded by masks and shifts (paper section 4.1).
+
+Two layouts of the same bits: `w12` decodes with the fewest instructions; `w12n` nests the paper's
+8-bit view (sign, offset, upper three mantissa bits) in the first two thirds of each record, where
+the Q pass of two-level verification reads it (paper section 4.3).
+"""
+
+import torch
+
+from specengine.weights.coding import code, escape_entries, pad, restore_escapes, uncode
+from specengine.weights.fragments import (
+    extract,
+    from_registers,
+    place,
+    read_records,
+    to_registers,
+    write_records,
+)
+from specengine.weights.layout import F, Layout, N
+from specengine.weights.packed import Packed, offsets_of
+from specengine.weights.window import choose_windows, scales, tops_of
+
+MIDPOINT = 0x0008
+"""Low mantissa bits in the 8-bit view: the middle of what was dropped."""
+VIEW = Layout(8, tuple(piece for piece in N.pieces if piece.word < 8), ((0, 8),))
+"""The first two thirds of a nested record."""
+
+
+class W12:
+    """Encoder and decoder of one of the two layouts; plain torch, any device.
+
+    Args:
+        name: `w12` or `w12n`.
+        layout: where the bits lie.
+    """
+
+    def __init__(self, name: str, layout: Layout) -> None:
+        self.name = name
+        self.layout = layout
+        self.largest_record = layout.record_bytes
+
+    def encode(self, bits: torch.Tensor) -> Packed:
+        """Pack int16 [C, K], BF16 patterns of channels that begin with a tile."""
+        windows = choose_windows(bits)
+        lanes, escaped = code(bits, windows.tops, windows.outside, lowest=0)
+        escapes, escape_counts = escape_entries(bits, lanes, windows.tops, escaped)
+        words = place(to_registers(pad(lanes, 0)), self.layout)
+        records = bits.new_empty((words.shape[1], self.layout.record_bytes), dtype=torch.uint8)
+        write_records(words, self.layout, records)
+        return Packed(
+            self.name,
+            (bits.shape[0], bits.shape[1]),
+            records.flatten(),
+            scales(windows.tops),
+            escapes,
+            offsets_of(escape_counts),
+        )
+
+    def decode(self, packed: Packed) -> torch.Tensor:
+        """BF16 patterns, int16 [C, K]."""
+        lanes = self._lanes(packed, self.layout, 0)
+        bits = uncode(lanes, tops_of(packed.scale))
+        restore_escapes(bits, packed.escapes, packed.escape_offsets)
+        return bits[: packed.shape[0], : packed.shape[1]]
+
+    def _lanes(self, packed: Packed, layout: Layout, fill: int) -> torch.Tensor:
+        records = packed.records.view(packed.tiles * packed.blocks, self.layout.record_bytes)
+        registers = extract(read_records(records[:, : layout.record_bytes], layout), layout)
+        return from_registers(registers, packed.tiles).bitwise_or_(fill)
+
+
+def decode_view(packed: Packed) -> torch.Tensor:
+    """The weights as the Q pass sees them: bfloat16 [N, K] from the 8-bit view of `w12n`.
+
+    Dropped mantissa bits are at their midpoint; weights outside the window are their substitutes.
+    """
+    lanes = NESTED._lanes(packed, VIEW, MIDPOINT)
+    bits = uncode(lanes, tops_of(packed.scale))
+    return bits[: packed.shape[0], : packed.shape[1]].contiguous().view(torch.bfloat16)
+
+
+UNNESTED = W12("w12", F)
+NESTED = W12("w12n", N)
