@@ -1,9 +1,9 @@
 """Seconds per step by kernel class, from torch's profiler (paper section 3.1).
 
-A request is played twice: whole with the profiler off, which gives the step time, then a few of its
-steps with the profiler on, which gives the classes. On a CPU an operator's own time counts, on a
-GPU the kernels it launched. An operator belongs to the innermost scope or operator above it that
-says a class.
+A request is played twice, stop tokens ignored: whole with the profiler off, which gives the step
+time, then a few of its steps with the profiler on, which gives the classes. On a CPU an operator's
+own time counts, on a GPU the kernels it launched. An operator belongs to the innermost scope or
+operator above it that says a class.
 """
 
 import time
@@ -15,10 +15,10 @@ import torch
 from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity
 
-from specengine.decoding import Engine, Session
+from specengine.decoding import Engine
 from specengine.errors import RequestError
 
-PROFILED_STEPS = 12
+PROFILED_STEPS = 4
 """Steps that run under the profiler: enough for a mean, few enough for its memory."""
 _WARM_UP_TOKENS = 4
 CLASSES = ("target_gemm", "recurrent", "attention", "drafter", "prefill", "rest")
@@ -45,13 +45,10 @@ def profile_request(
         seconds per step, where `prefill` is the prompt's time spread over the steps.
 
     Raises:
-        RequestError: the output ended with its first token, so that there was no step.
         NumericError: non-finite logits.
     """
-    steps, seconds, prefill = _plain_run(engine.start(prompt, max_tokens), wanted)
-    _some(steps)
-    session = engine.start(prompt, max_tokens)
-    totals, profiled = _profiled_run(engine, session, min(PROFILED_STEPS, steps))
+    steps, seconds, prefill = _plain_run(engine, prompt, max_tokens, wanted)
+    totals, profiled = _profiled_run(engine, prompt, max_tokens, min(PROFILED_STEPS, steps))
     by_class = {name: totals.get(name, 0.0) / profiled for name in CLASSES}
     by_class["prefill"] = prefill / steps
     return {"steps": steps, "seconds_per_step": seconds / steps, "by_class": by_class}
@@ -71,7 +68,7 @@ def time_steps(
         `seconds_per_step`: size -> wall time of prefill and steps over steps.
 
     Raises:
-        RequestError: there is no drafter, or the output ended with its first token.
+        RequestError: there is no drafter.
         NumericError: non-finite logits.
     """
     if engine.drafter is None:
@@ -84,30 +81,23 @@ def time_steps(
     for size in nodes:
         variant = engine.variant(tree="best_first", positions=positions, nodes=size)
         # The first pass of a size prepares its matrix products.
-        _plain_run(variant.start(prompt, min(max_tokens, _WARM_UP_TOKENS)), wanted)
-        steps, seconds, _ = _plain_run(variant.start(prompt, max_tokens), wanted)
-        times[str(size)] = seconds / _some(steps)
+        _plain_run(variant, prompt, min(max_tokens, _WARM_UP_TOKENS), wanted)
+        steps, seconds, _ = _plain_run(variant, prompt, max_tokens, wanted)
+        times[str(size)] = seconds / steps
     return {"seconds_per_step": times}
 
 
-def _some(steps: int) -> int:
-    if steps == 0:
-        raise RequestError(
-            "gave no step: the first token, which the prefill emits, was the last",
-            where="prompt_token_ids",
-            fix="give a prompt with a longer answer",
-        )
-    return steps
-
-
-def _plain_run(session: Session, wanted: Callable[[], bool]) -> tuple[int, float, float]:
-    """Steps, seconds of all of it, seconds of the prefill."""
+def _plain_run(
+    engine: Engine, prompt: Sequence[int], max_tokens: int, wanted: Callable[[], bool]
+) -> tuple[int, float, float]:
+    """Steps, at least one; seconds of all of it; seconds of the prefill."""
+    session = engine.start(prompt, max_tokens, ignore_eos=True)
     begin = time.perf_counter()
     try:
         session.step()
         prefill = time.perf_counter() - begin
         steps = 0
-        while session.finish_reason is None and wanted():
+        while session.finish_reason is None and (wanted() or steps == 0):
             session.step()
             steps += 1
         return steps, time.perf_counter() - begin, prefill
@@ -115,12 +105,15 @@ def _plain_run(session: Session, wanted: Callable[[], bool]) -> tuple[int, float
         session.close()
 
 
-def _profiled_run(engine: Engine, session: Session, steps: int) -> tuple[dict[str, float], int]:
+def _profiled_run(
+    engine: Engine, prompt: Sequence[int], max_tokens: int, steps: int
+) -> tuple[dict[str, float], int]:
     activities = [ProfilerActivity.CPU]
     on_gpu = engine.target.device.type == "cuda"
     if on_gpu:
         activities.append(ProfilerActivity.CUDA)
     done = 0
+    session = engine.start(prompt, max_tokens, ignore_eos=True)
     try:
         session.step()
         with (

@@ -31,8 +31,8 @@ class DemoSize:
     directions: int
 
 
-FULL = DemoSize(requests=3, tokens=32, sealed_tokens=48, directions=4)
-QUICK = DemoSize(requests=2, tokens=24, sealed_tokens=32, directions=1)
+FULL = DemoSize(requests=3, tokens=24, sealed_tokens=48, directions=4)
+QUICK = DemoSize(requests=2, tokens=16, sealed_tokens=24, directions=1)
 
 
 def command(

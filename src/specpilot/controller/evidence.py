@@ -50,8 +50,13 @@ def speed_or_none(arm: Measurement | None) -> SpeedFacts | None:
 
 
 @asynccontextmanager
-async def scorer_of(run: Run, devices: tuple[str, ...]) -> AsyncIterator[RunningEngine]:
-    """A fresh stock server that scores."""
+async def scorer_of(
+    run: Run, devices: tuple[str, ...], running: tuple[System, RunningEngine] | None = None
+) -> AsyncIterator[RunningEngine]:
+    """A stock server that scores: one that runs already if it serves stock, else a fresh one."""
+    if running is not None and running[0].tree_hash == run.stock.tree_hash:
+        yield running[1]
+        return
     checkout = run.systems.export(run.stock)
     async with serving(run.arena(devices), checkout, run.development) as scorer:
         yield scorer
@@ -83,12 +88,11 @@ async def force(
 
 
 async def measure_stock(
-    run: Run, devices: tuple[str, ...], arms: dict[str, Measurement]
+    run: Run, scorer: RunningEngine, arms: dict[str, Measurement]
 ) -> StockReference:
-    """Stock's and AR's development outputs under the scorer."""
+    """Stock's and AR's development outputs under a running stock server."""
     outputs = {name: outputs_of(run.development, outcomes_of(arm)) for name, arm in arms.items()}
-    async with scorer_of(run, devices) as scorer:
-        return await measure_reference(scorer, outputs["stock"], outputs["ar"])
+    return await measure_reference(scorer, outputs["stock"], outputs["ar"])
 
 
 def stock_reference(run: Run) -> StockReference:

@@ -7,7 +7,8 @@ has one outcome per pass in both arms; a missing one is an error (paper section 
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 from specpilot.controller.servers import (
     Arena,
@@ -24,6 +25,8 @@ from specpilot.core.requests import Request, RequestOutcome
 from specpilot.core.system import Checkout
 from specpilot.engines.base import RunningEngine
 
+BOTH_ORDERS = (0, 1)
+
 
 async def run_pair(
     arena: Arena,
@@ -34,10 +37,28 @@ async def run_pair(
     *,
     seed: int,
 ) -> PairedRun:
-    """Play both arms and return every outcome.
+    """Play both arms and return every outcome; see `paired`."""
+    async with paired(arena, run_id, baseline, candidate, requests, seed=seed) as (played, _):
+        return played
+
+
+@asynccontextmanager
+async def paired(
+    arena: Arena,
+    run_id: str,
+    baseline: Checkout,
+    candidate: Checkout,
+    requests: Sequence[Request],
+    *,
+    seed: int,
+    orders: Sequence[int] = BOTH_ORDERS,
+) -> AsyncIterator[tuple[PairedRun, RunningEngine]]:
+    """Play both arms; give every outcome, and the baseline's server, which still runs, alone.
 
     Args:
         seed: orders the requests; recorded through `run_id`'s event.
+        orders: one pass each; 0 begins with the baseline, or plays it on the first device, 1 the
+            other way round.
 
     Raises:
         EngineFailure: a server did not start, vanished, or would not flush.
@@ -46,29 +67,38 @@ async def run_pair(
     origin = await provenance(arena, requests)
     order = list(requests)
     random.Random(seed).shuffle(order)
-    if len(arena.devices) >= 2:
-        arms = await _swapped(arena, baseline, candidate, order)
-        name = "swap"
-    else:
-        arms = await _alternating(arena, baseline, candidate, order)
-        name = "ABBA"
-    return PairedRun(
-        id=run_id,
-        order=name,
-        baseline=arms[0].measurement("baseline", baseline, origin),
-        candidate=arms[1].measurement("candidate", candidate, origin),
-    )
+    swaps = len(arena.devices) >= 2
+    play_arms = _swapped if swaps else _alternating
+    async with play_arms(arena, baseline, candidate, order, orders) as (arms, server):
+        played = PairedRun(
+            id=run_id,
+            order="swap" if swaps else "ABBA",
+            baseline=arms[0].measurement("baseline", baseline, origin),
+            candidate=arms[1].measurement("candidate", candidate, origin),
+        )
+        yield played, server
 
 
 async def run_interleaved(
     arena: Arena, arms: dict[str, Checkout], requests: Sequence[Request], *, seed: int
 ) -> dict[str, Measurement]:
-    """Several arms on one device, block by block, the order of arms rotating (for AR rates)."""
+    """Several arms on one device; see `interleaved`."""
+    async with interleaved(arena, arms, requests, seed=seed) as (measured, _):
+        return measured
+
+
+@asynccontextmanager
+async def interleaved(
+    arena: Arena, arms: dict[str, Checkout], requests: Sequence[Request], *, seed: int
+) -> AsyncIterator[tuple[dict[str, Measurement], dict[str, RunningEngine]]]:
+    """Several arms on one device, block by block, the order of arms rotating (for AR rates).
+
+    Gives what was measured, and the servers, which still run and are flushed.
+    """
     origin = await provenance(arena, requests)
     order = list(requests)
     random.Random(seed).shuffle(order)
     names = list(arms)
-    logs = [_ArmLog() for _ in names]
     placed = [(arms[name], arena.devices[0]) for name in names]
     async with serving_all(arena, placed, order) as servers:
         played: list[list[RequestOutcome]] = [[] for _ in names]
@@ -77,13 +107,14 @@ async def run_interleaved(
             for shift in range(len(names)):
                 arm = (number + shift) % len(names)
                 played[arm].extend(await play(arena, servers[arm], block, steps[arm]))
-        for arm, outcomes in enumerate(played):
-            await logs[arm].add_pass(outcomes, servers[arm], order)
-    measured = {}
-    for arm, name in enumerate(names):
-        found = logs[arm].measurement(name, arms[name], origin)
-        measured[name] = found.model_copy(update={"tau_per_benchmark": steps[arm].taus()})
-    return measured
+        measured = {}
+        for arm, name in enumerate(names):
+            log = _ArmLog()
+            await log.add_pass(played[arm], servers[arm], order)
+            await verified_flush(servers[arm])
+            found = log.measurement(name, arms[name], origin)
+            measured[name] = found.model_copy(update={"tau_per_benchmark": steps[arm].taus()})
+        yield measured, dict(zip(names, servers, strict=True))
 
 
 class _ArmLog:
@@ -117,13 +148,21 @@ class _ArmLog:
         )
 
 
+_Arms = tuple[_ArmLog, _ArmLog]
+
+
+@asynccontextmanager
 async def _alternating(
-    arena: Arena, baseline: Checkout, candidate: Checkout, order: Sequence[Request]
-) -> tuple[_ArmLog, _ArmLog]:
+    arena: Arena,
+    baseline: Checkout,
+    candidate: Checkout,
+    order: Sequence[Request],
+    orders: Sequence[int],
+) -> AsyncIterator[tuple[_Arms, RunningEngine]]:
     logs = (_ArmLog(), _ArmLog())
     placed = [(checkout, arena.devices[0]) for checkout in (baseline, candidate)]
     async with serving_all(arena, placed, order) as servers:
-        for number in range(2):
+        for number in orders:
             outcomes: tuple[list[RequestOutcome], list[RequestOutcome]] = ([], [])
             for position, block in enumerate(blocks(arena, order)):
                 first = (number + position) % 2
@@ -132,20 +171,30 @@ async def _alternating(
             for arm in (0, 1):
                 await logs[arm].add_pass(outcomes[arm], servers[arm], order)
                 await verified_flush(servers[arm])
-    return logs
+        await servers[1].stop()
+        yield logs, servers[0]
 
 
+@asynccontextmanager
 async def _swapped(
-    arena: Arena, baseline: Checkout, candidate: Checkout, order: Sequence[Request]
-) -> tuple[_ArmLog, _ArmLog]:
+    arena: Arena,
+    baseline: Checkout,
+    candidate: Checkout,
+    order: Sequence[Request],
+    orders: Sequence[int],
+) -> AsyncIterator[tuple[_Arms, RunningEngine]]:
     logs = (_ArmLog(), _ArmLog())
-    for devices in (arena.devices[:2], arena.devices[1::-1]):
+    for number in orders:
+        devices = arena.devices[:2] if number == 0 else arena.devices[1::-1]
         placed = list(zip((baseline, candidate), devices, strict=True))
         async with serving_all(arena, placed, order) as servers:
             played = await asyncio.gather(*(play(arena, server, order) for server in servers))
             for arm in (0, 1):
                 await logs[arm].add_pass(played[arm], servers[arm], order)
-    return logs
+            if number == orders[-1]:
+                await verified_flush(servers[0])
+                await servers[1].stop()
+                yield logs, servers[0]
 
 
 def _sum_counters(parts: Sequence[Counters]) -> Counters:

@@ -1,26 +1,28 @@
 """The sealed final: a round's best against stock on requests that nobody has seen.
 
-Two paired runs, token forcing on their outputs and on longer ones, and rates against AR. Refused
-where agents and servers are not kept apart (paper section 3.2, Phase 4).
+Two paired runs on fresh servers, then AR, stock and best interleaved on development requests, whose
+servers also play longer outputs and score everything for token forcing. Refused where agents and
+servers are not kept apart (paper section 3.2, Phase 4).
 """
 
 import time
+from collections.abc import Sequence
 
 from specpilot.controller import evidence
-from specpilot.controller.pairing import merge_runs, run_interleaved, run_pair
+from specpilot.controller.pairing import BOTH_ORDERS, interleaved, merge_runs, paired
 from specpilot.controller.promotion import Evidence, judge
-from specpilot.controller.servers import Tampered, play_once, serving
+from specpilot.controller.servers import Tampered, play_once
 from specpilot.controller.timing import changed_options, failed_requests, slowest_share
 from specpilot.core.errors import EngineFailure
 from specpilot.core.measurement import Isolation, PairedRun
 from specpilot.core.requests import FinishReason, Request, RequestOutcome
+from specpilot.core.system import Checkout
 from specpilot.core.verdict import Reason, Verdict, VerdictKind
+from specpilot.engines.base import RunningEngine
 from specpilot.loop.events import FinalJudged
 from specpilot.loop.facts import ForcingFacts, SpeedFacts
 from specpilot.loop.run import Run
 from specpilot.stats.gain import paired_gain
-
-_RUNS = 2
 
 
 async def judge_final(run: Run, number: int) -> None:
@@ -47,32 +49,27 @@ async def judge_final(run: Run, number: int) -> None:
 
 
 async def _measured(run: Run, number: int, devices: tuple[str, ...]) -> FinalJudged:
-    best, stock = run.systems.export(run.best), run.systems.export(run.stock)
-    arena = run.arena(devices)
     timed = _timed_requests(run)
-    played = merge_runs(
-        f"final-{number}",
-        [
-            await run_pair(arena, f"final-{number}.{i}", stock, best, timed, seed=100 * number + i)
-            for i in range(_RUNS)
-        ],
-    )
+    played = await _paired_runs(run, number, devices, timed)
     forcing: ForcingFacts | None = None
     long_forcing: ForcingFacts | None = None
     speeds: dict[str, SpeedFacts] = {}
     if not failed_requests(played):
-        longer = await _play_longer(run, devices)
-        async with evidence.scorer_of(run, devices) as scorer:
+        async with interleaved(run.arena(devices), _arms(run), run.development, seed=2) as (
+            measured,
+            servers,
+        ):
+            speeds = {name: evidence.speed(arm) for name, arm in measured.items()}
+            longer = await _play_longer(run, servers["best"])
             forcing = await evidence.force(
                 run,
-                scorer,
+                servers["stock"],
                 timed,
                 evidence.outcomes_of(played.candidate),
                 evidence.outcomes_of(played.baseline),
             )
             if longer:
-                long_forcing = await evidence.force(run, scorer, run.sealed, longer)
-        speeds = await _speeds(run, devices)
+                long_forcing = await evidence.force(run, servers["stock"], run.sealed, longer)
     verdict = _verdict(run, played, forcing, long_forcing)
     rates = {name: item.overall_tokens_per_second for name, item in speeds.items()}
     return FinalJudged(
@@ -89,6 +86,34 @@ async def _measured(run: Run, number: int, devices: tuple[str, ...]) -> FinalJud
     )
 
 
+async def _paired_runs(
+    run: Run, number: int, devices: tuple[str, ...], timed: Sequence[Request]
+) -> PairedRun:
+    """Two paired runs on fresh servers, the second in the opposite order."""
+    stock, best = run.systems.export(run.stock), run.systems.export(run.best)
+    runs = []
+    for order in BOTH_ORDERS:
+        async with paired(
+            run.arena(devices),
+            f"final-{number}.{order}",
+            stock,
+            best,
+            timed,
+            seed=100 * number + order,
+            orders=(order,),
+        ) as (played, _):
+            runs.append(played)
+    return merge_runs(f"final-{number}", runs)
+
+
+def _arms(run: Run) -> dict[str, Checkout]:
+    return {
+        "ar": run.systems.export(run.stock, autoregressive=True),
+        "stock": run.systems.export(run.stock),
+        "best": run.systems.export(run.best),
+    }
+
+
 def _timed_requests(run: Run) -> tuple[Request, ...]:
     """Sealed requests at the length that development was timed at."""
     longest = run.deployment.workload.max_new_tokens
@@ -98,14 +123,12 @@ def _timed_requests(run: Run) -> tuple[Request, ...]:
     )
 
 
-async def _play_longer(run: Run, devices: tuple[str, ...]) -> list[RequestOutcome]:
+async def _play_longer(run: Run, server: RunningEngine) -> list[RequestOutcome]:
     """Outputs past the length that development ever saw, where late faults hide."""
     workload = run.deployment.workload
     if workload.sealed_max_new_tokens <= workload.max_new_tokens:
         return []
-    checkout = run.systems.export(run.best)
-    async with serving(run.arena(devices), checkout, run.sealed) as server:
-        outcomes = [await play_once(server, request) for request in run.sealed]
+    outcomes = [await play_once(server, request) for request in run.sealed]
     failed = [outcome for outcome in outcomes if outcome.finish_reason is FinishReason.FAILED]
     if failed:
         raise EngineFailure(
@@ -114,17 +137,6 @@ async def _play_longer(run: Run, devices: tuple[str, ...]) -> list[RequestOutcom
             fix="look at the server's log in the run folder",
         )
     return outcomes
-
-
-async def _speeds(run: Run, devices: tuple[str, ...]) -> dict[str, SpeedFacts]:
-    """AR, stock and best, interleaved on development requests."""
-    arms = {
-        "ar": run.systems.export(run.stock, autoregressive=True),
-        "stock": run.systems.export(run.stock),
-        "best": run.systems.export(run.best),
-    }
-    played = await run_interleaved(run.arena(devices), arms, run.development, seed=2)
-    return {name: evidence.speed(arm) for name, arm in played.items()}
 
 
 def _verdict(

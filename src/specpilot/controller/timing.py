@@ -3,7 +3,7 @@
 import time
 
 from specpilot.controller import evidence
-from specpilot.controller.pairing import run_pair
+from specpilot.controller.pairing import paired
 from specpilot.controller.promotion import Evidence, judge
 from specpilot.controller.servers import Tampered
 from specpilot.core.errors import EngineFailure
@@ -12,6 +12,7 @@ from specpilot.core.record import content_hash
 from specpilot.core.requests import FinishReason
 from specpilot.core.system import OptionValue, System
 from specpilot.core.verdict import Reason, Verdict, VerdictKind
+from specpilot.engines.base import RunningEngine
 from specpilot.loop.events import AttemptJudged, AttemptStarted, Promoted
 from specpilot.loop.facts import ForcingFacts, SpeedFacts
 from specpilot.loop.run import Run
@@ -108,23 +109,16 @@ async def _measure(
     played: PairedRun | None = None
     forcing: ForcingFacts | None = None
     try:
-        played = await run_pair(
+        async with paired(
             run.arena(devices),
             run_id,
             run.systems.export(baseline),
             run.systems.export(candidate),
             run.development,
             seed=order_seed(key),
-        )
-        if not failed_requests(played):
-            async with evidence.scorer_of(run, devices) as scorer:
-                forcing = await evidence.force(
-                    run,
-                    scorer,
-                    run.development,
-                    evidence.outcomes_of(played.candidate),
-                    evidence.outcomes_of(played.baseline) if baseline == run.stock else (),
-                )
+        ) as (played, server):
+            if not failed_requests(played):
+                forcing = await _force(run, devices, played, server)
         verdict = _verdict(run, number, played, forcing, candidate, baseline)
     except Tampered as error:
         verdict = _void(number, Reason.TAMPERED, error)
@@ -146,6 +140,20 @@ async def _measure(
         record=record,
         device_seconds=(time.monotonic() - started) * len(devices),
     )
+
+
+async def _force(
+    run: Run, devices: tuple[str, ...], played: PairedRun, server: RunningEngine
+) -> ForcingFacts:
+    baseline = played.baseline
+    async with evidence.scorer_of(run, devices, (baseline.system, server)) as scorer:
+        return await evidence.force(
+            run,
+            scorer,
+            run.development,
+            evidence.outcomes_of(played.candidate),
+            evidence.outcomes_of(baseline) if baseline.system == run.stock else (),
+        )
 
 
 def failed_requests(played: PairedRun) -> int:

@@ -11,7 +11,7 @@ from specpilot.core.system import System
 from specpilot.core.verdict import Reason, Verdict, VerdictKind
 from specpilot.loop.directions import closing
 from specpilot.loop.events import AttemptJudged, DirectionOpened, DirectionsPlanned, Noticed
-from specpilot.loop.facts import DirectionKind, DirectionPlan, Factor
+from specpilot.loop.facts import DirectionKind, DirectionPlan
 from specpilot.loop.plan import Integrate, PlanDirections
 from specpilot.loop.run import Run
 from specpilot.loop.state import Direction
@@ -29,7 +29,7 @@ def plan_integration(run: Run, action: PlanDirections) -> None:
                 name="Integration",
                 kind=DirectionKind.INTEGRATION,
                 mechanism="stack",
-                factor=Factor.OVERHEAD,
+                factor=pieces[0][0].plan.factor,
                 idea=f"Stack {names} on the current best, one at a time.",
             ),
         )

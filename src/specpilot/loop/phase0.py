@@ -3,7 +3,7 @@
 import time
 
 from specpilot.controller import evidence
-from specpilot.controller.pairing import run_interleaved, run_pair
+from specpilot.controller.pairing import interleaved, run_pair
 from specpilot.controller.timing import failed_requests
 from specpilot.core.errors import EngineFailure
 from specpilot.core.measurement import Measurement
@@ -69,11 +69,14 @@ async def characterise_stock(run: Run) -> None:
             "ar": run.systems.export(run.stock, autoregressive=True),
             "stock": run.systems.export(run.stock),
         }
-        played = await run_interleaved(run.arena(devices), arms, run.development, seed=1)
-        for arm in played.values():
-            if any(o.finish_reason is FinishReason.FAILED for o in arm.passes[0]):
-                raise _stock_fails(arm)
-        reference = await evidence.measure_stock(run, devices, played)
+        async with interleaved(run.arena(devices), arms, run.development, seed=1) as (
+            played,
+            servers,
+        ):
+            for arm in played.values():
+                if any(o.finish_reason is FinishReason.FAILED for o in arm.passes[0]):
+                    raise _stock_fails(arm)
+            reference = await evidence.measure_stock(run, servers["stock"], played)
         seconds = time.monotonic() - started
     run.emit(
         StockCharacterised(

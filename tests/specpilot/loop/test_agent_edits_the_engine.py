@@ -1,0 +1,181 @@
+"""A whole round in which a scripted agent edits the code of the real engine.
+
+The drafter knows nothing, so that drafting only costs time: leaving it out is a sound gain, and
+emitting what it drafts is a lossy one that looks far faster.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+import simulation
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from specengine.drafters.checkpoint import write_network
+from specengine.drafters.config import parse_config
+from specengine.drafters.network import DFlash2Network
+from specpilot.controller.main import run_controller
+from specpilot.core.deployment import parse_deployment
+from specpilot.core.errors import ExitCode
+from specpilot.core.measurement import Isolation
+from specpilot.core.verdict import Reason, VerdictKind
+from specpilot.loop.events import AttemptJudged
+from specpilot.loop.parts import build_parts
+from specpilot.loop.state import RunState
+from specpilot.sandbox.probe import probe
+
+VOCABULARY, HIDDEN = 61, 64
+ISOLATION = Isolation.NONE if Isolation.NAMESPACES in probe().unavailable else Isolation.NAMESPACES
+SCRIPT = """
+[[direction]]
+id = "useless-drafter"
+name = "A drafter that never helps"
+
+[[direction.step]]
+message = "Accept every drafted token"
+replace = [{ path = "specengine/verify/acceptance.py", old = '''
+        if parents[node] == rows[-1] and drafted[node] == tokens[-1]:
+''', new = '''
+        if parents[node] == rows[-1]:
+            tokens[-1] = drafted[node]
+''' }]
+
+[[direction.step]]
+message = "Verify the anchor alone"
+replace = [
+  { path = "specengine/verify/acceptance.py", old = '''
+        if parents[node] == rows[-1]:
+            tokens[-1] = drafted[node]
+''', new = '''
+        if parents[node] == rows[-1] and drafted[node] == tokens[-1]:
+''' },
+  { path = "specengine/decoding/proposal.py", old = '''
+        return self.build(self.draft(slot, anchor, self.positions), anchor, depth)
+''', new = '''
+        return root_only(anchor)
+''' },
+]
+"""
+
+
+def write_target(folder: Path) -> None:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=HIDDEN,
+        intermediate_size=96,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    model = LlamaForCausalLM(config).to(torch.float32)
+    with torch.no_grad():
+        # Short outputs would be noisy, so the stop token is never the likeliest.
+        model.lm_head.weight[config.eos_token_id] = 0
+    model.save_pretrained(folder)
+    tokenizer = Tokenizer(models.WordLevel({f"t{i}": i for i in range(VOCABULARY)}, unk_token="t0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    table = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "t2",
+        "chat_template": "{% for message in messages %}{{ message.content }} {% endfor %}",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(table), encoding="utf-8")
+
+
+def write_drafter(folder: Path) -> None:
+    table = {
+        "hidden_size": HIDDEN,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {"rope_theta": 10000.0},
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": 256,
+        "num_target_layers": 3,
+        "layer_types": ["full_attention", "full_attention"],
+        "is_causal": False,
+        "dflash_config": {
+            "block_size": 8,
+            "conv_kernel_size": 2,
+            "conv_group_size": 16,
+            "mask_token_id": 3,
+            "selector_rank": 8,
+            "selector_top_k": 5,
+            "target_layer_ids": [0, 1],
+        },
+    }
+    config = parse_config(table, "test")
+    torch.manual_seed(1)
+    network = DFlash2Network(config)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.normal_(std=0.3)
+    write_network(network, config, folder, shard_bytes=2**24)
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> RunState:
+    """The state after one whole round."""
+    folder = tmp_path_factory.mktemp("edits")
+    write_target(folder / "target")
+    write_drafter(folder / "drafter")
+    words = torch.randint(3, VOCABULARY, (16, 20), generator=torch.Generator().manual_seed(2))
+    lines = [json.dumps({"prompt": " ".join(f"t{i}" for i in row)}) for row in words.tolist()]
+    (folder / "one.jsonl").write_text("\n".join(lines[:8]), encoding="utf-8")
+    (folder / "two.jsonl").write_text("\n".join(lines[8:]), encoding="utf-8")
+    (folder / "script.toml").write_text(SCRIPT, encoding="utf-8")
+    deployment = parse_deployment(
+        {
+            "name": "edits",
+            "target": {"model": str(folder / "target"), "dtype": "float32"},
+            "drafter": {"kind": "dflash2", "model": str(folder / "drafter")},
+            "engine": {"kind": "embedded", "threads": 1},
+            "platform": {"devices": ["cpu"], "isolation": ISOLATION.value},
+            "workload": {
+                "benchmarks": {name: str(folder / f"{name}.jsonl") for name in ("one", "two")},
+                "development": 3,
+                "sealed": 3,
+                "max_new_tokens": 48,
+                "sealed_max_new_tokens": 48,
+            },
+            "agent": {"kind": "scripted", "script": str(folder / "script.toml")},
+            "budget": {"max_rounds": 1},
+        },
+        where="test",
+    )
+    simulation.write_deployment(folder / "run", deployment)
+    code = run_controller(folder / "run", build_parts(deployment, folder / "run"))
+    assert code is not ExitCode.ERROR
+    return simulation.state_of(folder / "run")
+
+
+def attempts(state: RunState) -> list[AttemptJudged]:
+    found = state.directions["useless-drafter"].attempts.values()
+    return [attempt.judged for attempt in found if attempt.judged is not None]
+
+
+def test_a_lossy_edit_that_looks_faster_is_refused_by_token_forcing(state: RunState) -> None:
+    verdict = attempts(state)[0].verdict
+
+    assert verdict.gain is not None and verdict.threshold is not None
+    assert verdict.gain.overall.low > 1 + verdict.threshold, "only forcing stands in its way"
+    assert verdict.kind is VerdictKind.NOT_PROMOTED
+    assert verdict.reason in (Reason.FORCING_RATE, Reason.FORCING_EVENTS)
+
+
+def test_a_sound_edit_is_promoted(state: RunState) -> None:
+    judged = attempts(state)[1]
+    promoted = state.directions["useless-drafter"].promoted
+
+    assert promoted is not None and promoted.system == judged.system
+    assert judged.forcing is not None and judged.forcing.mismatches == 0
