@@ -218,9 +218,10 @@ class SimulatedEngine:
     async def step_times(
         self, request: Request, positions: int, nodes: Sequence[int]
     ) -> dict[int, float]:
-        """Steps whose time grows by a hundredth per row."""
-        step = SECONDS_PER_TOKEN * _STOCK_TAU / self.truth.speed
-        return {size: step * (1 + size / 100) for size in nodes}
+        """Steps of the system with a best-first tree; its size costs nothing."""
+        options = {**self.checkout.system.options, "tree": "best_first"}
+        speed = read_truth(self.checkout.path, options).speed
+        return dict.fromkeys(nodes, SECONDS_PER_TOKEN * _STOCK_TAU / speed)
 
     async def counters(self) -> Counters:
         """Counts since the last flush, forged when that is the fault."""
