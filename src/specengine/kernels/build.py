@@ -14,14 +14,15 @@ from pathlib import Path
 
 from specengine.kernels import nvrtc
 
-SHARED_HEADERS = ("hopper.cuh",)
+SHARED_HEADERS = ("hopper.cuh", "formats.cuh")
 
 
 def source_text(name: str) -> str:
     """`name`.cu with the shared device functions in front: one text that includes nothing."""
     folder = resources.files("specengine.kernels")
     return "\n".join(
-        folder.joinpath(file).read_text(encoding="utf-8") for file in (*SHARED_HEADERS, f"{name}.cu")
+        folder.joinpath(file).read_text(encoding="utf-8")
+        for file in (*SHARED_HEADERS, f"{name}.cu")
     )
 
 

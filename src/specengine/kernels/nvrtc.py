@@ -74,9 +74,7 @@ def compile_source(name: str, source: str, architecture: str, defines: Sequence[
     """
     lib = _require()
     program = ctypes.c_void_p()
-    lib.nvrtcCreateProgram(
-        ctypes.byref(program), source.encode(), name.encode(), 0, None, None
-    )
+    lib.nvrtcCreateProgram(ctypes.byref(program), source.encode(), name.encode(), 0, None, None)
     options = [f"--gpu-architecture={architecture}", "--std=c++17", "-default-device"]
     options += [f"-D{define}" for define in defines]
     array = (ctypes.c_char_p * len(options))(*[option.encode() for option in options])

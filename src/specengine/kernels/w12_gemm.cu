@@ -15,12 +15,7 @@
 //
 // Weights do not depend on the previous kernel, so the ring is filled before the wait for it (dependent launches).
 
-#ifndef ROWS
-#define ROWS 8
-#define STAGES 8
-#define X_STAGES 8
-#define BLOCKS_PER_SM 2
-#endif
+// ROWS (8, 16, 32, 48 or 64), STAGES and X_STAGES are given to the compiler.
 
 constexpr int RECORD = 12288, HALF = RECORD / 2, PLANE = 2048, X_TILE = ROWS * 128;
 constexpr int CONSUMERS = 8, PRODUCER = 8, CORRECTOR = 9, THREADS = 320;
@@ -28,8 +23,9 @@ constexpr int GROUPS = ROWS / 8;         // accumulator groups of four a thread
 constexpr int PART = 128 * 4 * GROUPS;   // words of one warpgroup's part of a tile
 constexpr u32 EMPTY = 0xFFFFFFFFu;
 constexpr int X_RING = STAGES * RECORD, CORRECTIONS = X_RING + X_STAGES * X_TILE;
-constexpr int BARRIERS = CORRECTIONS + 128 * ROWS * 4;
-static_assert(X_STAGES <= STAGES);
+constexpr int LANDED = CORRECTIONS + 128 * ROWS * 4, X_LANDED = LANDED + STAGES * 8, FREE = X_LANDED + X_STAGES * 8;
+constexpr int IN_FLIGHT = 5;  // records asked for at once, 60 KB
+static_assert(IN_FLIGHT <= STAGES && X_STAGES <= STAGES);
 
 struct Arguments {
   const u8 *records;
@@ -45,17 +41,21 @@ struct Work {
   int first, last;  // records of this block: [first, last)
 };
 
+// Where a role stands in the two rings. Record i and its rows are released together.
 struct Ring {
   u32 base;
   int stage, x_stage;
-  u32 parity;
-  __device__ __forceinline__ u32 full() const { return base + BARRIERS + 8 * stage; }
-  __device__ __forceinline__ u32 empty() const { return base + BARRIERS + 8 * (STAGES + stage); }
+  u32 parity, x_parity;
+  __device__ __forceinline__ u32 landed() const { return base + LANDED + 8 * stage; }
+  __device__ __forceinline__ u32 x_landed() const { return base + X_LANDED + 8 * x_stage; }
+  __device__ __forceinline__ u32 free() const { return base + FREE + 8 * stage; }
   __device__ __forceinline__ u32 record() const { return base + stage * RECORD; }
   __device__ __forceinline__ u32 x() const { return base + X_RING + x_stage * X_TILE; }
-  __device__ __forceinline__ void next() {
+  __device__ __forceinline__ void next_record() {
     if (++stage == STAGES) stage = 0, parity ^= 1;
-    if (++x_stage == X_STAGES) x_stage = 0;
+  }
+  __device__ __forceinline__ void next_x() {
+    if (++x_stage == X_STAGES) x_stage = 0, x_parity ^= 1;
   }
 };
 
@@ -63,81 +63,81 @@ __device__ __forceinline__ void corrections_are_ready() { asm volatile("bar.sync
 __device__ __forceinline__ void corrections_were_read() { asm volatile("bar.arrive 4,288;" ::: "memory"); }
 __device__ __forceinline__ void wait_for_readers() { asm volatile("bar.sync 4,288;" ::: "memory"); }
 
-// Three words hold three pairs in place, and the fourth cut into their free bits 14..11.
-__device__ __forceinline__ void decode(u32 w0, u32 w1, u32 w2, u32 *pair) {
-  constexpr u32 TOP = 0x38003800u, KEPT = 0x87FF87FFu;
-  pair[0] = lop3<AND_OR>(w0, KEPT, TOP);
-  pair[1] = lop3<AND_OR>(w1, KEPT, TOP);
-  pair[2] = lop3<AND_OR>(w2, KEPT, TOP);
-  u32 cut = lop3<AND_OR>(w0 >> 4, 0x07800780u, TOP);
-  cut = lop3<AND_OR>(w1 >> 8, 0x00780078u, cut);
-  cut = lop3<AND_OR>(w2 >> 11, 0x00070007u, cut);
-  pair[3] = lop3<AND_OR>(w2 << 1, 0x80008000u, cut);
+// Element k of a row of x, out of the 128-byte swizzle.
+__device__ __forceinline__ float load_x(u32 tile, u32 row, u32 k) {
+  u16 bits;
+  asm volatile("ld.shared.u16 %0,[%1];" : "=h"(bits) : "r"(tile + row * 128 + ((k >> 3 ^ row & 7) << 4) + (k & 7) * 2));
+  return as_float((u32)bits << 16);
 }
 
+// The ring is deeper than what is asked for at once: a longer queue at the memory would delay x and the escapes.
 __device__ __forceinline__ void produce(const TensorMap *map, const Arguments &p, Ring ring, Work work) {
   const u64 once = read_once_policy(), keep = keep_policy();
-  const int count = work.last - work.first, ahead = smaller(count, STAGES), x_ahead = smaller(count, X_STAGES);
+  const int count = work.last - work.first, ahead = smaller(count, IN_FLIGHT);
   const u8 *source = p.records + (u64)work.first * RECORD;
-  const u32 base = ring.base, full = base + BARRIERS;
   int x_block = work.first % p.k_blocks;
-  auto load_x = [&](int stage, int x_stage) {
-    copy_tile(base + X_RING + x_stage * X_TILE, map, x_block * 64, 0, full + 8 * stage, keep);
+  Ring landing = ring, released = ring, x_ring = ring;
+  auto load_record = [&]() {
+    barrier_expect(ring.landed(), RECORD);
+    copy_bulk(ring.record(), source, RECORD, ring.landed(), once);
+    source += RECORD;
+    ring.next_record();
+  };
+  auto load_x = [&]() {
+    barrier_expect(x_ring.x_landed(), X_TILE);
+    copy_tile(x_ring.x(), map, x_block * 64, 0, x_ring.x_landed(), keep);
+    x_ring.next_x();
     if (++x_block == p.k_blocks) x_block = 0;
   };
+  auto wait_for_release = [&]() {
+    barrier_wait(released.free(), released.parity);
+    released.next_record();
+  };
+  int x_count = 0;
   for (int i = 0; i < ahead; i++) {
-    barrier_expect(full + 8 * i, RECORD + X_TILE);
-    copy_bulk(base + i * RECORD, source, RECORD, full + 8 * i, once);
-    source += RECORD;
-    if (!p.dependent && i < x_ahead) load_x(i, i);
+    load_record();
+    if (!p.dependent && x_count < X_STAGES) load_x(), x_count++;
   }
-  if (p.dependent) {
-    wait_for_previous_kernel();
-    for (int i = 0; i < x_ahead; i++) load_x(i, i);
+  wait_for_previous_kernel();
+  for (; x_count < smaller(ahead, X_STAGES); x_count++) load_x();
+  for (int i = ahead; i < count; i++) {
+    if (i >= STAGES) wait_for_release();
+    barrier_wait(landing.landed(), landing.parity);
+    landing.next_record();
+    load_record();
+    if (x_count < X_STAGES || i >= STAGES) load_x(), x_count++;
   }
-  // The release of record i frees its place for record i + STAGES, and its rows' place for i + X_STAGES.
-  int x_stage = X_STAGES == STAGES ? 0 : X_STAGES;
-  for (int i = 0; i + X_STAGES < count; i++) {
-    barrier_wait(ring.empty(), ring.parity);
-    if (i + STAGES < count) {
-      barrier_expect(ring.full(), RECORD + X_TILE);
-      copy_bulk(ring.record(), source, RECORD, ring.full(), once);
-      source += RECORD;
-    }
-    load_x(x_stage, ring.x_stage);
-    if (++x_stage == STAGES) x_stage = 0;
-    ring.next();
+  for (; x_count < count; x_count++) {
+    if (x_count >= X_STAGES) wait_for_release();
+    load_x();
   }
 }
 
-// Entries and offsets are read a batch of 32 ahead, so that the ring never waits for them.
+// The escapes of a block in order. Offsets and entries are read a batch of 32 ahead, so that the rings never wait.
 struct EscapeList {
   const Arguments &p;
-  int lane, position, batch, record, end;
+  const int lane, stop, limit;
+  int record, position, batch, ends, more_ends;
   uint2 entries, more_entries;
-  int ends, more_ends;
-  __device__ __forceinline__ int ends_at(int unit) const {
-    return unit + lane < end ? __ldg(p.escape_offsets + unit + lane + 1) : 0;
+
+  __device__ __forceinline__ EscapeList(const Arguments &arguments, Work work, int first, int limit_, int lane_)
+      : p(arguments), lane(lane_), stop(work.last), limit(limit_), record(work.first), position(first), batch(first) {
+    ends = ends_from(record);
+    entries = entries_from(batch);
+    more_ends = ends_from(record + 32);
+    more_entries = entries_from(batch + 32);
   }
-  __device__ __forceinline__ uint2 entries_at(int index) const {
-    return index + lane < total() ? __ldg(p.escapes + index + lane) : make_uint2(0, 0);
+  __device__ __forceinline__ int ends_from(int unit) const {
+    return unit + lane < stop ? __ldg(p.escape_offsets + unit + lane + 1) : 0;
   }
-  __device__ __forceinline__ int total() const { return limit; }
-  int limit;
-  __device__ EscapeList(const Arguments &arguments, Work work, int lane_)
-      : p(arguments), lane(lane_), record(work.first), end(work.last) {
-    position = batch = __ldg(p.escape_offsets + work.first);
-    limit = __ldg(p.escape_offsets + work.last);
-    ends = ends_at(work.first);
-    more_ends = ends_at(work.first + 32);
-    entries = entries_at(batch);
-    more_entries = entries_at(batch + 32);
+  __device__ __forceinline__ uint2 entries_from(int index) const {
+    return index + lane < limit ? __ldg(p.escapes + index + lane) : make_uint2(0, 0);
   }
   __device__ __forceinline__ int end_of_record(int unit) {
     if (unit - record == 32) {
       record = unit;
       ends = more_ends;
-      more_ends = ends_at(unit + 32);
+      more_ends = ends_from(unit + 32);
     }
     return __shfl_sync(~0u, ends, unit - record);
   }
@@ -145,70 +145,80 @@ struct EscapeList {
     if (position - batch == 32) {
       batch = position;
       entries = more_entries;
-      more_entries = entries_at(batch + 32);
+      more_entries = entries_from(batch + 32);
     }
     const int from = position++ - batch;
     return make_uint2(__shfl_sync(~0u, entries.x, from), __shfl_sync(~0u, entries.y, from));
   }
 };
 
-__device__ __forceinline__ void correct(const Arguments &p, Ring ring, Work work, int lane, float *corrections) {
-  EscapeList list(p, work, lane);
-  for (int unit = work.first; unit < work.last;) {
-    const int stop = smaller(unit - unit % p.k_blocks + p.k_blocks, work.last);
+// Needs the rows of a record, not the record, so it is done before the products are.
+__device__ __forceinline__ void correct(const Arguments &p, Ring ring, Work work, EscapeList &list, int lane,
+                                        float *corrections) {
+  int block = work.first % p.k_blocks;
+  for (int unit = work.first; unit < work.last; block = 0) {
+    const int stop = smaller(unit - block + p.k_blocks, work.last);
     if (unit != work.first) wait_for_readers();
-    for (int i = lane; i < 128 * ROWS; i += 32) corrections[i] = 0.f;
+    for (int i = lane; i < 32 * ROWS; i += 32) ((float4 *)corrections)[i] = make_float4(0.f, 0.f, 0.f, 0.f);
     __syncwarp();
     for (; unit < stop; unit++) {
       const int end = list.end_of_record(unit);
-      barrier_wait(ring.full(), ring.parity);
+      barrier_wait(ring.x_landed(), ring.x_parity);
       while (list.position < end) {
         const uint2 entry = list.next();
         const float weight = as_float(entry.y << 16), substitute = as_float(entry.y & 0xFFFF0000u);
         const u32 k = entry.x >> 16 & 63;
 #pragma unroll
         for (int row = lane; row < ROWS; row += 32) {
-          const u32 at = ring.x() + row * 128 + ((k >> 3 ^ row & 7) << 4) + (k & 7) * 2;
-          u16 bits;
-          asm volatile("ld.shared.u16 %0,[%1];" : "=h"(bits) : "r"(at));
-          const float x = as_float((u32)bits << 16);
           float *sum = corrections + (entry.x & 0xFFFF) * ROWS + row;
+          const float x = load_x(ring.x(), row, k);
           *sum = fmaf(-substitute, x, fmaf(weight, x, *sum));
         }
       }
       __syncwarp();
-      if (lane == 0) barrier_arrive(ring.empty());
-      ring.next();
+      if (lane == 0) barrier_arrive(ring.free());
+      ring.next_record();
+      ring.next_x();
     }
     corrections_are_ready();
   }
 }
 
 // Adds the parts of blocks [block + 1, last] in this order and empties their words for the next launch.
+// The warp polls as one: a loop that lanes leave apart would cost the kernel its uniform registers.
 __device__ __forceinline__ void add_parts(float *sum, u32 *partials, int block, int last, int group, int thread) {
-  constexpr int TOGETHER = ROWS <= 16 ? 4 : ROWS <= 32 ? 2 : 1;
-  for (int from = block + 1; from <= last; from += TOGETHER) {
+  constexpr int TOGETHER = ROWS <= 32 ? 4 : 2;  // what registers hold
+  u32 *words = partials + (block * 2 + group) * PART + thread * 4;
+#pragma unroll 1
+  for (int left = last - block; left > 0; left -= TOGETHER) {
+    words += 2 * PART;
     Vec4 part[TOGETHER][GROUPS];
+    bool arrived;
+    do {
+      arrived = true;
+#pragma unroll
+      for (int j = 0; j < TOGETHER; j++)
+#pragma unroll
+        for (int v = 0; v < GROUPS; v++)
+          if (j < left) {
+            Vec4 &q = part[j][v];
+            q = load_shared_word4(words + j * 2 * PART + v * 512);
+            arrived &= q.x != EMPTY && q.y != EMPTY && q.z != EMPTY && q.w != EMPTY;
+          }
+    } while (!__all_sync(~0u, arrived));
 #pragma unroll
     for (int j = 0; j < TOGETHER; j++)
 #pragma unroll
       for (int v = 0; v < GROUPS; v++)
-        if (from + j <= last)
-          part[j][v] = load_shared_word4(partials + ((from + j) * 2 + group) * PART + (v * 128 + thread) * 4);
-#pragma unroll
-    for (int j = 0; j < TOGETHER; j++)
-#pragma unroll
-      for (int v = 0; v < GROUPS; v++)
-        if (from + j <= last) {
-          u32 *words = partials + ((from + j) * 2 + group) * PART + (v * 128 + thread) * 4;
-          Vec4 &q = part[j][v];
-          while (q.x == EMPTY || q.y == EMPTY || q.z == EMPTY || q.w == EMPTY) q = load_shared_word4(words);
-          store_shared_word4(words, EMPTY, EMPTY, EMPTY, EMPTY);
+        if (j < left) {
+          const Vec4 &q = part[j][v];
           sum[4 * v] += as_float(q.x);
           sum[4 * v + 1] += as_float(q.y);
           sum[4 * v + 2] += as_float(q.z);
           sum[4 * v + 3] += as_float(q.w);
+          store_shared_word4(words + j * 2 * PART + v * 512, EMPTY, EMPTY, EMPTY, EMPTY);
         }
+    words += (TOGETHER - 1) * 2 * PART;
   }
 }
 
@@ -219,14 +229,15 @@ __device__ __forceinline__ void consume(const Arguments &p, Ring ring, Work work
   u32 pairs[2][16];
   u32 previous = 0;
   auto multiply = [&](int buffer, bool release) {
-    barrier_wait(ring.full(), ring.parity);
+    barrier_wait(ring.landed(), ring.parity);
     const u32 at = ring.record() + group * HALF + thread * 16;
     const Vec4 a = load_shared(at), b = load_shared(at + PLANE), c = load_shared(at + 2 * PLANE);
     u32 *pair = pairs[buffer];
-    decode(a.x, a.y, a.z, pair);
-    decode(a.w, b.x, b.y, pair + 4);
-    decode(b.z, b.w, c.x, pair + 8);
-    decode(c.y, c.z, c.w, pair + 12);
+    unpack_w12(a.x, a.y, a.z, pair);
+    unpack_w12(a.w, b.x, b.y, pair + 4);
+    unpack_w12(b.z, b.w, c.x, pair + 8);
+    unpack_w12(c.y, c.z, c.w, pair + 12);
+    barrier_wait(ring.x_landed(), ring.x_parity);
     wgmma_begin();
     const u64 rows = tile_descriptor(ring.x());
 #pragma unroll
@@ -234,14 +245,16 @@ __device__ __forceinline__ void consume(const Arguments &p, Ring ring, Work work
     wgmma_commit();
     wgmma_wait<1>();
     if (release && lane == 0) barrier_arrive(previous);
-    previous = ring.empty();
-    ring.next();
+    previous = ring.free();
+    ring.next_record();
+    ring.next_x();
   };
 
   int tile = work.first / p.k_blocks, start = work.first - tile * p.k_blocks;
-  // 32-bit division here, while the ring fills: in the tail it would cost a microsecond
+  // Divisions are 32-bit, or the compiler no longer sees them uniform, and here, not in the tail, where they cost
+  // a microsecond.
   const int final_tile = (work.last - 1) / p.k_blocks;
-  const int last_part = (int)(((u64)(final_tile + 1) * p.k_blocks * gridDim.x - 1) / (u32)p.units);
+  const int last_part = (int)(((u32)(final_tile + 1) * p.k_blocks * gridDim.x - 1) / (u32)p.units);
   bool waited = false;
   for (int unit = work.first; unit < work.last; tile++, start = 0) {
     const int count = smaller(p.k_blocks - start, work.last - unit), channel = tile * 128 + local;
@@ -294,29 +307,35 @@ __device__ __forceinline__ void consume(const Arguments &p, Ring ring, Work work
   }
 }
 
-extern "C" __global__ __launch_bounds__(THREADS, BLOCKS_PER_SM)
+extern "C" __global__ __launch_bounds__(THREADS, 1)
 void w12_gemm(const __grid_constant__ TensorMap map, const Arguments p) {
   extern __shared__ __align__(1024) u8 shared[];
   const u32 base = shared_address(shared);
   // The shuffle shows the compiler a warp-uniform role, so that descriptors stay in uniform registers.
   const int warp = __shfl_sync(~0u, threadIdx.x >> 5, 0), lane = threadIdx.x & 31;
+  const u32 units = p.units;
+  const Work work{(int)(blockIdx.x * units / gridDim.x), (int)((blockIdx.x + 1) * units / gridDim.x)};
+  // asked for before the records, or the answer would queue behind them
+  const int first_escape = warp == CORRECTOR ? __ldg(p.escape_offsets + work.first) : 0;
+  const int last_escape = warp == CORRECTOR ? __ldg(p.escape_offsets + work.last) : 0;
   if (threadIdx.x == 0) {
     prefetch_map(&map);
     for (int i = 0; i < STAGES; i++) {
-      barrier_init(base + BARRIERS + 8 * i, 1);
-      barrier_init(base + BARRIERS + 8 * (STAGES + i), CONSUMERS + 1);
+      barrier_init(base + LANDED + 8 * i, 1);
+      barrier_init(base + FREE + 8 * i, CONSUMERS + 1);
     }
+    for (int i = 0; i < X_STAGES; i++) barrier_init(base + X_LANDED + 8 * i, 1);
     barriers_are_initialised();
   }
   let_next_kernel_start();
   __syncthreads();
-  const Work work{(int)((u64)blockIdx.x * p.units / gridDim.x), (int)((u64)(blockIdx.x + 1) * p.units / gridDim.x)};
-  const Ring ring{base, 0, 0, 0};
+  const Ring ring{base, 0, 0, 0, 0};
   float *corrections = (float *)(shared + CORRECTIONS);
   if (warp == PRODUCER) {
     if (lane == 0) produce(&map, p, ring, work);
   } else if (warp == CORRECTOR) {
-    correct(p, ring, work, lane, corrections);
+    EscapeList list(p, work, first_escape, last_escape, lane);
+    correct(p, ring, work, list, lane, corrections);
   } else {
     consume(p, ring, work, warp >> 2, threadIdx.x & 127, corrections);
   }

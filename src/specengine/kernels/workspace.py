@@ -11,9 +11,10 @@ import torch
 
 from specengine.kernels.errors import KernelError
 
-EMPTY = -1  # int32 view of the bit pattern that means "not arrived"
+EMPTY = -1  # as int32: the bit pattern that means "not arrived"
 STREAMS = 8
-WORDS = 2 * 132 * 128 * 64
+WORDS = 132 * 128 * 64
+"""Words of a stream: every multiprocessor of a Hopper GPU hands over a tile of 128 x 64."""
 
 
 class Workspaces:
@@ -23,35 +24,43 @@ class Workspaces:
     filling them would become a part of the graph.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: int) -> None:
         if torch.cuda.is_current_stream_capturing():
             raise KernelError(
-                "the first call on a device came while a graph was captured",
-                where=str(device),
-                fix="call it once before the capture, as CUDA graphs ask for",
+                "the first product on this device came while a graph was captured",
+                where=f"cuda:{device}",
+                fix="run it once before the capture, as CUDA graphs ask for",
             )
         self._lock = threading.Lock()
-        self._words = torch.full((STREAMS, WORDS), EMPTY, dtype=torch.int32, device=device)
+        self._device = device
+        self._words = torch.full(
+            (STREAMS, WORDS), EMPTY, dtype=torch.int32, device=f"cuda:{device}"
+        )
         torch.cuda.synchronize(device)
-        self._owner: dict[int, int] = {}
+        self._places: dict[int, int] = {}
 
-    def of_stream(self, stream: int) -> torch.Tensor:
-        """Workspace of a stream: int32 [WORDS].
+    def address(self, stream: int, words: int) -> int:
+        """Address of a stream's workspace of at least `words` words.
 
         Raises:
-            KernelError: more than STREAMS streams asked for one.
+            KernelError: more than STREAMS streams asked for one, or it is too small.
         """
         with self._lock:
-            place = self._owner.setdefault(stream, len(self._owner))
-        if place >= STREAMS:
+            place = self._places.setdefault(stream, len(self._places))
+        if place >= STREAMS or words > WORDS:
             raise KernelError(
-                f"more than {STREAMS} streams multiply by packed weights",
-                where=str(self._words.device),
-                fix="use fewer streams",
+                f"stream {place + 1} of this device asks for {words} words of workspace",
+                where=f"cuda:{self._device}",
+                fix=f"multiply on at most {STREAMS} streams, {WORDS} words each",
             )
-        return self._words[place]
+        return self._words[place].data_ptr()
 
 
 @functools.cache
-def workspaces(device: torch.device) -> Workspaces:
+def _workspaces(device: int) -> Workspaces:
     return Workspaces(device)
+
+
+def workspace(device: int, stream: int, words: int) -> int:
+    """See `Workspaces.address`."""
+    return _workspaces(device).address(stream, words)
