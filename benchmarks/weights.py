@@ -2,11 +2,12 @@
 
 Each arm is a CUDA graph of products whose weights rotate among copies of more than 300 MB, so that
 none is in L2 when it is read. Arms are replayed in turn, round by round; a ratio is cuBLAS's time
-over ours in the same round, given as median with the smallest and largest round. Escapes are applied.
-"pdl": the next product's weights may load while the last one ends (dependent launches); "sustained":
-arms run back to back for a while, so that the power limit counts.
+over ours in the same round, given as median with the smallest and largest round. Escapes are
+applied. "pdl": the next product's weights may load while the last one ends (dependent launches).
+"sustained": arms run back to back for a while, so that the power limit counts.
 
-    python benchmarks/weights.py [--shapes out,head] [--rows 1,32] [--sustained] [--json]
+    python benchmarks/weights.py [--formats w12,w11s] [--shapes out_proj,lm_head] [--rows 1,32]
+        [--sustained] [--json]
 """
 
 import argparse
@@ -18,8 +19,8 @@ from typing import Any
 import torch
 from facts import write
 
-from specengine.kernels import w12_linear
-from specengine.weights import Packed, encode, join
+from specengine.kernels import packed_linear as kernels
+from specengine.weights import encode, encode_low_bit, join
 
 SHAPES = {
     "gdn_in_proj": (16384, 5120),
@@ -43,24 +44,36 @@ def random_matrix(channels: int, width: int) -> torch.Tensor:
     return (matrix * (0.01 + 0.02 * torch.rand(channels, 1, device="cuda"))).bfloat16()
 
 
-def packed_matrix(channels: int, width: int) -> Packed:
+def packed_matrix(name: str, channels: int, width: int) -> kernels.Weights:
     """A matrix of that size; its tiles repeat, which the memory cannot know."""
-    part = encode(random_matrix(min(channels, ENCODED_CHANNELS), width), "w12")
+    part = random_matrix(ENCODED_CHANNELS, width)
     times, left = divmod(channels, ENCODED_CHANNELS)
-    parts = [part] * times
-    if left:
-        parts.append(part.stretch(0, left // 128))
-    return join(parts)
+    if name in ("e2m5", "e2m4", "e2m3"):
+        copy = encode_low_bit(part, name)
+        records = copy.records.flatten()
+        whole = (channels * records.numel()) // ENCODED_CHANNELS
+        scale = copy.scale.repeat(times + 1)[:channels]
+        return kernels.Weights(name, records.repeat(times + 1)[:whole], scale)
+    packed = encode(part, "w12n" if name == "w12n_view" else name)
+    packed = join([packed] * times + ([packed.stretch(0, left // 128)] if left else []))
+    if name == "w12n_view":
+        return kernels.Weights(name, packed.records, packed.scale)
+    return kernels.Weights(name, **packed.arrays())
 
 
-def copies(packed: Packed) -> list[w12_linear.Weights]:
-    count = max(2, int(COLD_BYTES / packed.nbytes) + 1)
+def read_bytes(weights: kernels.Weights) -> int:
+    """What a product must read of the weights."""
+    form = kernels.FORMATS[weights.format]
+    unread = 1 - form.read_bytes / form.stride_bytes if form.stride_bytes else 0
+    stored = sum(tensor.nbytes for tensor in weights.tensors().values())
+    return int(stored - unread * weights.records.nbytes)
+
+
+def copies(weights: kernels.Weights) -> list[kernels.Weights]:
+    count = max(2, int(COLD_BYTES / read_bytes(weights)) + 1)
     return [
-        w12_linear.Weights(
-            packed.records.clone(),
-            packed.scale.clone(),
-            packed.escapes.clone(),
-            packed.escape_offsets.clone(),
+        kernels.Weights(
+            weights.format, **{name: one.clone() for name, one in weights.tensors().items()}
         )
         for _ in range(count)
     ]
@@ -106,71 +119,78 @@ def spread(values: list[float]) -> dict[str, float]:
 
 
 def compare(
-    name: str, rows: int, weights: list[w12_linear.Weights], dense: list[torch.Tensor], options: Any
+    name: str,
+    rows: int,
+    packed: dict[str, list[kernels.Weights]],
+    dense: list[torch.Tensor],
+    options: Any,
 ) -> dict[str, Any]:
-    """Both arms, with and without dependent launches."""
+    """All arms of one shape and number of rows."""
     channels, width = SHAPES[name]
     x = torch.randn(rows, width, device="cuda").bfloat16()
     y = torch.empty(rows, channels, dtype=torch.bfloat16, device="cuda")
     calls = 8 if name == "lm_head" else 24
 
-    def ours(dependent: bool) -> Call:
-        return lambda i: w12_linear.multiply(x, weights[i % len(weights)], y, dependent=dependent)
+    def ours(weights: list[kernels.Weights], dependent: bool) -> Call:
+        return lambda i: kernels.multiply(x, weights[i % len(weights)], y, dependent=dependent)
 
-    graphs = {
-        "cublas": capture(lambda i: torch.nn.functional.linear(x, dense[i % len(dense)]), calls),
-        "pdl": capture(ours(True), calls),
-        "no_pdl": capture(ours(False), calls),
-    }
+    def cublas(i: int) -> None:
+        torch.nn.functional.linear(x, dense[i % len(dense)])
+
+    graphs = {"cublas": capture(cublas, calls)}
+    for form, weights in packed.items():
+        graphs[f"{form} pdl"] = capture(ours(weights, True), calls)
+        graphs[f"{form} no_pdl"] = capture(ours(weights, False), calls)
     rounds = [
         {arm: microseconds(graph, calls) for arm, graph in graphs.items()}
         for _ in range(options.rounds)
     ]
     result: dict[str, Any] = {"shape": name, "channels": channels, "width": width, "rows": rows}
-    result["burst"] = summary(rounds, weights[0], options.ceiling)
+    result["burst"] = summary(rounds, packed, options.ceiling)
     if options.sustained:
         lasting = {}
         for arm, graph in graphs.items():
             replays = int(SUSTAINED_SECONDS * 1e6 / (calls * rounds[0][arm])) + 1
             lasting[arm] = microseconds(graph, calls, replays)
-        result["sustained"] = summary([lasting], weights[0], options.ceiling)
+        result["sustained"] = summary([lasting], packed, options.ceiling)
     return result
 
 
 def summary(
-    rounds: list[dict[str, float]], weights: w12_linear.Weights, ceiling: float
+    rounds: list[dict[str, float]], packed: dict[str, list[kernels.Weights]], ceiling: float
 ) -> dict[str, Any]:
-    """Times, ratios, and the bandwidth that our arms reach."""
-    stored = sum(
-        array.nbytes
-        for array in (weights.records, weights.scale, weights.escapes, weights.escape_offsets)
-    )
-    result: dict[str, Any] = {
-        f"{arm}_microseconds": spread([one[arm] for one in rounds]) for arm in rounds[0]
-    }
-    for arm in ("pdl", "no_pdl"):
-        median = result[f"{arm}_microseconds"]["median"]
-        result[f"{arm}_ratio"] = spread([one["cublas"] / one[arm] for one in rounds])
-        result[f"{arm}_terabytes_per_second"] = round(stored / median / 1e6, 3)
-        result[f"{arm}_of_read_ceiling"] = round(stored / median / 1e6 / ceiling, 3)
+    """Times, ratios to cuBLAS and to W12, and the bandwidth that each arm reaches."""
+    result: dict[str, Any] = {}
+    for arm in rounds[0]:
+        one: dict[str, Any] = {"microseconds": spread([times[arm] for times in rounds])}
+        if arm != "cublas":
+            form, launches = arm.split()
+            rate = read_bytes(packed[form][0]) / one["microseconds"]["median"] / 1e6
+            one["terabytes_per_second"] = round(rate, 3)
+            one["of_read_ceiling"] = round(rate / ceiling, 3)
+            one["over_cublas"] = spread([times["cublas"] / times[arm] for times in rounds])
+            if form != "w12" and "w12" in packed:
+                reference = f"w12 {launches}"
+                one["over_w12"] = spread([times[reference] / times[arm] for times in rounds])
+        result[arm] = one
     return result
 
 
-def line(result: dict[str, Any]) -> str:
-    text = f"{result['shape']:14s} {result['rows']:3d}"
+def lines(result: dict[str, Any]) -> list[str]:
+    """A line for each arm."""
+    found = []
     for kind in ("burst", "sustained"):
-        if kind in result:
-            one = result[kind]
-            text += f" | {one['cublas_microseconds']['median']:6.1f}"
-            for arm in ("pdl", "no_pdl"):
-                ratio = one[f"{arm}_ratio"]
-                text += (
-                    f" | {one[f'{arm}_microseconds']['median']:6.1f}"
-                    f" {one[f'{arm}_terabytes_per_second']:.2f}"
-                    f" {one[f'{arm}_of_read_ceiling']:.2f}"
-                    f" {ratio['median']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}]"
-                )
-    return text
+        for arm, one in result.get(kind, {}).items():
+            text = f"{result['shape']:14s}{result['rows']:3d} {kind:9s} {arm:16s}"
+            text += f"{one['microseconds']['median']:7.1f} us"
+            if arm != "cublas":
+                ratio = one["over_cublas"]
+                text += f" {one['terabytes_per_second']:5.2f} TB/s {one['of_read_ceiling']:5.2f}"
+                text += f" x{ratio['median']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}]"
+            if "over_w12" in one:
+                text += f"  over w12 {one['over_w12']['median']:.3f}"
+            found.append(text)
+    return found
 
 
 def hardware() -> dict[str, Any]:
@@ -182,6 +202,7 @@ def hardware() -> dict[str, Any]:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--formats", default="w12,w11s")
     parser.add_argument("--shapes", default=",".join(SHAPES))
     parser.add_argument("--rows", default=",".join(map(str, ROWS)))
     parser.add_argument("--rounds", type=int, default=9)
@@ -191,14 +212,16 @@ def main() -> None:
     torch.manual_seed(0)
     options.ceiling = read_ceiling()
     print(f"read ceiling {options.ceiling:.2f} TB/s")
-    print("shape         rows | cuBLAS us | pdl: us, TB/s, of ceiling, ratio | no_pdl: the same")
     results = []
     for name in options.shapes.split(","):
-        weights = copies(packed_matrix(*SHAPES[name]))
-        dense = [random_matrix(*SHAPES[name]) for _ in weights]
+        packed = {
+            form: copies(packed_matrix(form, *SHAPES[name])) for form in options.formats.split(",")
+        }
+        count = max(len(weights) for weights in packed.values())
+        dense = [random_matrix(*SHAPES[name]) for _ in range(count)]
         for rows in map(int, options.rows.split(",")):
-            results.append(compare(name, rows, weights, dense, options))
-            print(line(results[-1]), flush=True)
+            results.append(compare(name, rows, packed, dense, options))
+            print(*lines(results[-1]), sep="\n", flush=True)
     if options.json:
         write(
             "weights",

@@ -1,8 +1,8 @@
 """Sources of this package, and their machine code in a folder that outlives the process.
 
-A kernel is compiled once for each compiler version, architecture and set of definitions. The folder
-is `$SPECENGINE_CACHE`, else `$XDG_CACHE_HOME/specengine`, else `~/.cache/specengine`. A file appears
-there by an atomic rename, so processes that compile the same kernel at once do not disturb each other.
+A kernel is compiled once for each compiler version, architecture and set of definitions. The
+folder is `$SPECENGINE_CACHE`, else `$XDG_CACHE_HOME/specengine`, else `~/.cache/specengine`. A file
+appears there by an atomic rename, so processes may compile the same kernel at once.
 """
 
 import hashlib

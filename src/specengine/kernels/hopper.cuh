@@ -32,6 +32,13 @@ __device__ __forceinline__ u16 to_bf16(float value) {
   return bits;
 }
 
+// Two products at once; exact where they are representable, denormal operands included.
+__device__ __forceinline__ u32 multiply_bf16(u32 a, u32 b) {
+  u32 d;
+  asm("mul.rn.bf16x2 %0,%1,%2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+
 __device__ __forceinline__ u32 shared_address(const void *pointer) {
   return (u32)__cvta_generic_to_shared(pointer);
 }
@@ -40,6 +47,25 @@ __device__ __forceinline__ Vec4 load_shared(u32 address) {
   asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3},[%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address));
   return v;
+}
+__device__ __forceinline__ void load_shared2(u32 address, u32 &x, u32 &y) {
+  asm volatile("ld.shared.v2.b32 {%0,%1},[%2];" : "=r"(x), "=r"(y) : "r"(address));
+}
+__device__ __forceinline__ u32 load_shared1(u32 address) {
+  u32 v;
+  asm volatile("ld.shared.b32 %0,[%1];" : "=r"(v) : "r"(address));
+  return v;
+}
+__device__ __forceinline__ u32 load_shared_byte(u32 address) {
+  u32 v;
+  asm volatile("ld.shared.u8 %0,[%1];" : "=r"(v) : "r"(address));
+  return v;
+}
+__device__ __forceinline__ void store_shared(u32 address, u32 x, u32 y, u32 z, u32 w) {
+  asm volatile("st.shared.v4.b32 [%0],{%1,%2,%3,%4};" ::"r"(address), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
+__device__ __forceinline__ void clear_bit(u32 address, u32 bit) {
+  asm volatile("red.shared::cta.and.b32 [%0],%1;" ::"r"(address), "r"(~(1u << bit)) : "memory");
 }
 
 // mbarriers --------------------------------------------------------------------------------------
@@ -99,11 +125,11 @@ __device__ __forceinline__ void wait_for_previous_kernel() {
 }
 
 // words that other thread blocks read while the kernel runs ------------------------------------------
-__device__ __forceinline__ void store_shared_word4(u32 *to, u32 x, u32 y, u32 z, u32 w) {
+__device__ __forceinline__ void publish(u32 *to, u32 x, u32 y, u32 z, u32 w) {
   asm volatile("st.relaxed.gpu.global.v4.b32 [%0],{%1,%2,%3,%4};" ::"l"(to), "r"(x), "r"(y),
                "r"(z), "r"(w) : "memory");
 }
-__device__ __forceinline__ Vec4 load_shared_word4(const u32 *from) {
+__device__ __forceinline__ Vec4 observe(const u32 *from) {
   Vec4 v;
   asm volatile("ld.relaxed.gpu.global.v4.b32 {%0,%1,%2,%3},[%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from) : "memory");

@@ -1,7 +1,7 @@
 """Where thread blocks of one launch meet: words that hold EMPTY between launches.
 
-Launches that share a workspace must not overlap in time, so each stream has its own. Graphs captured
-on one stream share that stream's workspace: replay them one after the other.
+Launches that share a workspace must not overlap in time, so each stream has its own. Graphs
+captured on one stream share that stream's workspace: replay them one after the other.
 """
 
 import functools

@@ -24,32 +24,32 @@ def compilations(monkeypatch, tmp_path):
 
 
 def test_a_kernel_is_compiled_once(compilations):
-    first = build.cubin("w12_decode", "sm_90a", ("ROWS=8",))
-    assert build.cubin("w12_decode", "sm_90a", ("ROWS=8",)) == first
-    assert compilations == [("w12_decode.cu", "sm_90a", ("ROWS=8",))]
+    first = build.cubin("packed_decode", "sm_90a", ("ROWS=8",))
+    assert build.cubin("packed_decode", "sm_90a", ("ROWS=8",)) == first
+    assert compilations == [("packed_decode.cu", "sm_90a", ("ROWS=8",))]
 
 
 def test_what_changes_the_code_changes_the_key(compilations, monkeypatch):
-    build.cubin("w12_decode", "sm_90a", ("ROWS=8",))
-    build.cubin("w12_decode", "sm_90a", ("ROWS=16",))
-    build.cubin("w12_decode", "sm_80", ("ROWS=8",))
+    build.cubin("packed_decode", "sm_90a", ("ROWS=8",))
+    build.cubin("packed_decode", "sm_90a", ("ROWS=16",))
+    build.cubin("packed_decode", "sm_80", ("ROWS=8",))
     monkeypatch.setattr(nvrtc, "version", lambda: (13, 1))
-    build.cubin("w12_decode", "sm_90a", ("ROWS=8",))
+    build.cubin("packed_decode", "sm_90a", ("ROWS=8",))
     assert len(compilations) == 4
 
 
 def test_an_interrupted_write_leaves_nothing(compilations, monkeypatch):
     def refuse(*_):
-        raise KernelError("does not compile", where="w12_decode.cu", fix="report this")
+        raise KernelError("does not compile", where="packed_decode.cu", fix="report this")
 
     monkeypatch.setattr(nvrtc, "compile_source", refuse)
     with pytest.raises(KernelError):
-        build.cubin("w12_decode", "sm_90a", ())
+        build.cubin("packed_decode", "sm_90a", ())
     assert not build.cache_folder().exists()
 
 
 def test_sources_include_nothing():
-    for name in ("w12_gemm", "w12_decode"):
+    for name in ("packed_gemm", "packed_decode"):
         assert "#include" not in build.source_text(name)
 
 

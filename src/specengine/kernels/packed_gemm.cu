@@ -1,30 +1,38 @@
-// W12 matrix product: y[rows, n] = x[rows, k] @ W[n, k]^T for 1 to 64 rows, W read as 12-bit records.
+// Product with packed weights: y[rows, n] = x[rows, k] @ W[n, k]^T for 1 to 64 rows, W read as records.
 //
-// Bound: the weight stream. 12 KB records (128 channels x 64 k) flow by bulk copies into a ring of STAGES; two
-// consumer warpgroups of 64 channels each load three 16-byte words a thread, rebuild 32 BF16 weights with
-// 1.4 operations each in the register order of wgmma's A operand, and multiply them by the rows (B, shared memory).
-// The window exponent of a channel is a power of two, so it is applied once, in the epilogue, without rounding.
+// Bound: the weight stream. Records of 128 channels x 64 k flow by bulk copies into a ring of STAGES; two consumer
+// warpgroups of 64 channels each rebuild 32 BF16 weights a thread from a few 16-byte words (1.4 operations a weight for
+// W12), in the register order of wgmma's A operand, and multiply them by the rows (B, in shared memory). A channel's
+// scale is applied once, in the epilogue; for the lossless formats it is a power of two, so this rounds nothing.
 //
 // Order: thread block c owns records [c R / P, (c + 1) R / P), k fastest. The block with a tile's first record owns
 // the tile and adds the later parts in ascending k. P depends on the shape alone, so a row has the same bits on every
 // run and whatever its company. Parts meet in `partials`, whose words start as EMPTY, a NaN that arithmetic never
 // yields: a word that is not EMPTY has arrived, which needs no fence and no flag. Its reader empties it again.
 //
-// Escapes: one warp follows the ring and adds (true - substitute) * x per escape to `corrections`, one lane a row,
-// in list order; x comes from the ring, so no load waits behind the weight stream.
+// Escapes (lossless formats): one warp follows the rows' ring and adds (true - substitute) * x per escape to
+// `corrections`, one lane a row, in list order; x comes from the ring, so no load waits behind the weight stream.
 //
-// Weights do not depend on the previous kernel, so the ring is filled before the wait for it (dependent launches).
+// W11S: one exponent bit of each weight is 1 but for a list at the end of the record. Two warps turn the list into a
+// bit plane behind the record before the consumers read it.
+//
+// Weights do not depend on the previous kernel, so records are asked for before the wait for it (dependent launches).
+//
+// FORMAT, ROWS (8, 16, 32, 48 or 64), STAGES, X_STAGES, IN_FLIGHT and OUTPUT (u16 for BF16, or float) are given to the
+// compiler.
 
-// ROWS (8, 16, 32, 48 or 64), STAGES and X_STAGES are given to the compiler.
-
-constexpr int RECORD = 12288, HALF = RECORD / 2, PLANE = 2048, X_TILE = ROWS * 128;
-constexpr int CONSUMERS = 8, PRODUCER = 8, CORRECTOR = 9, THREADS = 320;
+constexpr Format WEIGHTS = FORMAT;
+constexpr bool LOSSLESS = WEIGHTS == W12 || WEIGHTS == W12N || WEIGHTS == W11S, LISTED = WEIGHTS == W11S;
+constexpr int X_TILE = ROWS * 128, PLANE = LISTED ? 1024 : 0;
+constexpr int STAGE = read_bytes(WEIGHTS) + PLANE;
+constexpr int CONSUMERS = 8, PRODUCER = 8, CORRECTOR = 9, BUILDER = 10, BUILDERS = 2;
+constexpr int THREADS = 32 * (LISTED ? BUILDER + BUILDERS : LOSSLESS ? BUILDER : CORRECTOR);
 constexpr int GROUPS = ROWS / 8;         // accumulator groups of four a thread
 constexpr int PART = 128 * 4 * GROUPS;   // words of one warpgroup's part of a tile
 constexpr u32 EMPTY = 0xFFFFFFFFu;
-constexpr int X_RING = STAGES * RECORD, CORRECTIONS = X_RING + X_STAGES * X_TILE;
-constexpr int LANDED = CORRECTIONS + 128 * ROWS * 4, X_LANDED = LANDED + STAGES * 8, FREE = X_LANDED + X_STAGES * 8;
-constexpr int IN_FLIGHT = 5;  // records asked for at once, 60 KB
+constexpr int X_RING = STAGES * STAGE, CORRECTIONS = X_RING + X_STAGES * X_TILE;
+constexpr int LANDED = CORRECTIONS + (LOSSLESS ? 128 * ROWS * 4 : 0), X_LANDED = LANDED + STAGES * 8;
+constexpr int FREE = X_LANDED + X_STAGES * 8, BUILT = FREE + STAGES * 8;  // BUILT is used for W11S only
 static_assert(IN_FLIGHT <= STAGES && X_STAGES <= STAGES);
 
 struct Arguments {
@@ -32,7 +40,8 @@ struct Arguments {
   const float *scale;
   const uint2 *escapes;        // {channel in tile | k << 16, true | substitute << 16}, sorted by record
   const int *escape_offsets;   // units + 1
-  u16 *y;
+  const int *record_offsets;   // units + 1, in 16 bytes; W11S only
+  OUTPUT *y;
   u32 *partials;               // P x 2 x PART words
   int rows, channels, k_blocks, units, dependent;
 };
@@ -49,7 +58,9 @@ struct Ring {
   __device__ __forceinline__ u32 landed() const { return base + LANDED + 8 * stage; }
   __device__ __forceinline__ u32 x_landed() const { return base + X_LANDED + 8 * x_stage; }
   __device__ __forceinline__ u32 free() const { return base + FREE + 8 * stage; }
-  __device__ __forceinline__ u32 record() const { return base + stage * RECORD; }
+  __device__ __forceinline__ u32 built() const { return base + BUILT + 8 * stage; }
+  __device__ __forceinline__ u32 record() const { return base + stage * STAGE; }
+  __device__ __forceinline__ u32 plane() const { return record() + read_bytes(WEIGHTS); }
   __device__ __forceinline__ u32 x() const { return base + X_RING + x_stage * X_TILE; }
   __device__ __forceinline__ void next_record() {
     if (++stage == STAGES) stage = 0, parity ^= 1;
@@ -70,22 +81,60 @@ __device__ __forceinline__ float load_x(u32 tile, u32 row, u32 k) {
   return as_float((u32)bits << 16);
 }
 
+// Where the next record lies. Of variable ones, each lane holds an offset, and a batch is read ahead.
+struct RecordStream {
+  const Arguments &p;
+  const int lane, stop;
+  int unit, batch, offsets, more_offsets;
+  __device__ __forceinline__ RecordStream(const Arguments &arguments, Work work, int lane_)
+      : p(arguments), lane(lane_), stop(work.last), unit(work.first), batch(work.first) {
+    if constexpr (LISTED) {
+      offsets = offsets_from(batch);
+      more_offsets = offsets_from(batch + 31);
+    }
+  }
+  __device__ __forceinline__ int offsets_from(int first) const {
+    return first + lane <= stop ? __ldg(p.record_offsets + first + lane) : 0;
+  }
+  __device__ __forceinline__ void next(u64 &start, u32 &bytes) {
+    start = (u64)unit * stride_bytes(WEIGHTS);
+    bytes = read_bytes(WEIGHTS);
+    if constexpr (LISTED) {
+      if (unit - batch == 31) {
+        batch = unit;
+        offsets = more_offsets;
+        more_offsets = offsets_from(batch + 31);
+      }
+      const int from = __shfl_sync(~0u, offsets, unit - batch), to = __shfl_sync(~0u, offsets, unit - batch + 1);
+      start = (u64)(u32)from * 16;
+      bytes = (to - from) * 16;
+    }
+    unit++;
+  }
+};
+
 // The ring is deeper than what is asked for at once: a longer queue at the memory would delay x and the escapes.
-__device__ __forceinline__ void produce(const TensorMap *map, const Arguments &p, Ring ring, Work work) {
+__device__ __forceinline__ void produce(const TensorMap *map, const Arguments &p, Ring ring, Work work, int lane) {
   const u64 once = read_once_policy(), keep = keep_policy();
   const int count = work.last - work.first, ahead = smaller(count, IN_FLIGHT);
-  const u8 *source = p.records + (u64)work.first * RECORD;
+  RecordStream stream(p, work, lane);
   int x_block = work.first % p.k_blocks;
   Ring landing = ring, released = ring, x_ring = ring;
   auto load_record = [&]() {
-    barrier_expect(ring.landed(), RECORD);
-    copy_bulk(ring.record(), source, RECORD, ring.landed(), once);
-    source += RECORD;
+    u64 start;
+    u32 bytes;
+    stream.next(start, bytes);
+    if (lane == 0) {
+      barrier_expect(ring.landed(), bytes);
+      copy_bulk(ring.record(), p.records + start, bytes, ring.landed(), once);
+    }
     ring.next_record();
   };
-  auto load_x = [&]() {
-    barrier_expect(x_ring.x_landed(), X_TILE);
-    copy_tile(x_ring.x(), map, x_block * 64, 0, x_ring.x_landed(), keep);
+  auto load_rows = [&]() {
+    if (lane == 0) {
+      barrier_expect(x_ring.x_landed(), X_TILE);
+      copy_tile(x_ring.x(), map, x_block * 64, 0, x_ring.x_landed(), keep);
+    }
     x_ring.next_x();
     if (++x_block == p.k_blocks) x_block = 0;
   };
@@ -96,20 +145,30 @@ __device__ __forceinline__ void produce(const TensorMap *map, const Arguments &p
   int x_count = 0;
   for (int i = 0; i < ahead; i++) {
     load_record();
-    if (!p.dependent && x_count < X_STAGES) load_x(), x_count++;
+    if (!p.dependent && x_count < X_STAGES) load_rows(), x_count++;
   }
   wait_for_previous_kernel();
-  for (; x_count < smaller(ahead, X_STAGES); x_count++) load_x();
+  for (; x_count < smaller(ahead, X_STAGES); x_count++) load_rows();
   for (int i = ahead; i < count; i++) {
     if (i >= STAGES) wait_for_release();
     barrier_wait(landing.landed(), landing.parity);
     landing.next_record();
     load_record();
-    if (x_count < X_STAGES || i >= STAGES) load_x(), x_count++;
+    if (x_count < X_STAGES || i >= STAGES) load_rows(), x_count++;
   }
   for (; x_count < count; x_count++) {
     if (x_count >= X_STAGES) wait_for_release();
-    load_x();
+    load_rows();
+  }
+}
+
+__device__ __forceinline__ void build_planes(Ring ring, Work work, int builder, int lane) {
+  for (int unit = work.first; unit < work.last; unit++, ring.next_record()) {
+    if ((unit - work.first) % BUILDERS != builder) continue;
+    barrier_wait(ring.landed(), ring.parity);
+    build_plane(ring.record() + dense_bytes(WEIGHTS), ring.plane(), lane);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(ring.built());
   }
 }
 
@@ -184,6 +243,9 @@ __device__ __forceinline__ void correct(const Arguments &p, Ring ring, Work work
   }
 }
 
+__device__ __forceinline__ void store(u16 *to, float value) { *to = to_bf16(value); }
+__device__ __forceinline__ void store(float *to, float value) { *to = value; }
+
 // Adds the parts of blocks [block + 1, last] in this order and empties their words for the next launch.
 // The warp polls as one: a loop that lanes leave apart would cost the kernel its uniform registers.
 __device__ __forceinline__ void add_parts(float *sum, u32 *partials, int block, int last, int group, int thread) {
@@ -202,7 +264,7 @@ __device__ __forceinline__ void add_parts(float *sum, u32 *partials, int block, 
         for (int v = 0; v < GROUPS; v++)
           if (j < left) {
             Vec4 &q = part[j][v];
-            q = load_shared_word4(words + j * 2 * PART + v * 512);
+            q = observe(words + j * 2 * PART + v * 512);
             arrived &= q.x != EMPTY && q.y != EMPTY && q.z != EMPTY && q.w != EMPTY;
           }
     } while (!__all_sync(~0u, arrived));
@@ -216,7 +278,7 @@ __device__ __forceinline__ void add_parts(float *sum, u32 *partials, int block, 
           sum[4 * v + 1] += as_float(q.y);
           sum[4 * v + 2] += as_float(q.z);
           sum[4 * v + 3] += as_float(q.w);
-          store_shared_word4(words + j * 2 * PART + v * 512, EMPTY, EMPTY, EMPTY, EMPTY);
+          publish(words + j * 2 * PART + v * 512, EMPTY, EMPTY, EMPTY, EMPTY);
         }
     words += (TOGETHER - 1) * 2 * PART;
   }
@@ -230,13 +292,9 @@ __device__ __forceinline__ void consume(const Arguments &p, Ring ring, Work work
   u32 previous = 0;
   auto multiply = [&](int buffer, bool release) {
     barrier_wait(ring.landed(), ring.parity);
-    const u32 at = ring.record() + group * HALF + thread * 16;
-    const Vec4 a = load_shared(at), b = load_shared(at + PLANE), c = load_shared(at + 2 * PLANE);
+    if constexpr (LISTED) barrier_wait(ring.built(), ring.parity);
     u32 *pair = pairs[buffer];
-    unpack_w12(a.x, a.y, a.z, pair);
-    unpack_w12(a.w, b.x, b.y, pair + 4);
-    unpack_w12(b.z, b.w, c.x, pair + 8);
-    unpack_w12(c.y, c.z, c.w, pair + 12);
+    unpack<WEIGHTS>(ring.record(), ring.plane(), group, thread, pair);
     barrier_wait(ring.x_landed(), ring.x_parity);
     wgmma_begin();
     const u64 rows = tile_descriptor(ring.x());
@@ -276,23 +334,29 @@ __device__ __forceinline__ void consume(const Arguments &p, Ring ring, Work work
     if (!waited) wait_for_previous_kernel();
     waited = true;
 
-    corrections_are_ready();
-    const float *correction = corrections + local * ROWS + 2 * (lane & 3);
+    if constexpr (LOSSLESS) {
+      corrections_are_ready();
+      const float *correction = corrections + local * ROWS + 2 * (lane & 3);
 #pragma unroll
-    for (int v = 0; v < GROUPS; v++) {
-      const float2 a = *(const float2 *)(correction + 8 * v), b = *(const float2 *)(correction + 8 * ROWS + 8 * v);
-      sum[4 * v] = fmaf(sum[4 * v], low, a.x);
-      sum[4 * v + 1] = fmaf(sum[4 * v + 1], low, a.y);
-      sum[4 * v + 2] = fmaf(sum[4 * v + 2], high, b.x);
-      sum[4 * v + 3] = fmaf(sum[4 * v + 3], high, b.y);
+      for (int v = 0; v < GROUPS; v++) {
+        const float2 a = *(const float2 *)(correction + 8 * v), b = *(const float2 *)(correction + 8 * ROWS + 8 * v);
+        sum[4 * v] = fmaf(sum[4 * v], low, a.x);
+        sum[4 * v + 1] = fmaf(sum[4 * v + 1], low, a.y);
+        sum[4 * v + 2] = fmaf(sum[4 * v + 2], high, b.x);
+        sum[4 * v + 3] = fmaf(sum[4 * v + 3], high, b.y);
+      }
+      if (unit < work.last) corrections_were_read();
+    } else {
+#pragma unroll
+      for (int v = 0; v < GROUPS; v++)
+        sum[4 * v] *= low, sum[4 * v + 1] *= low, sum[4 * v + 2] *= high, sum[4 * v + 3] *= high;
     }
-    if (unit < work.last) corrections_were_read();
 
     if (start > 0) {
       u32 *to = p.partials + (blockIdx.x * 2 + group) * PART + thread * 4;
 #pragma unroll
       for (int v = 0; v < GROUPS; v++)
-        store_shared_word4(to + v * 512, as_bits(sum[4 * v]), as_bits(sum[4 * v + 1]), as_bits(sum[4 * v + 2]),
+        publish(to + v * 512, as_bits(sum[4 * v]), as_bits(sum[4 * v + 1]), as_bits(sum[4 * v + 2]),
                            as_bits(sum[4 * v + 3]));
       continue;
     }
@@ -302,13 +366,13 @@ __device__ __forceinline__ void consume(const Arguments &p, Ring ring, Work work
 #pragma unroll
       for (int e = 0; e < 4; e++) {
         const int row = 8 * v + 2 * (lane & 3) + (e & 1), to = channel + (e >> 1) * 8;
-        if (row < p.rows && to < p.channels) p.y[(u64)row * p.channels + to] = to_bf16(sum[4 * v + e]);
+        if (row < p.rows && to < p.channels) store(p.y + (u64)row * p.channels + to, sum[4 * v + e]);
       }
   }
 }
 
 extern "C" __global__ __launch_bounds__(THREADS, 1)
-void w12_gemm(const __grid_constant__ TensorMap map, const Arguments p) {
+void packed_gemm(const __grid_constant__ TensorMap map, const Arguments p) {
   extern __shared__ __align__(1024) u8 shared[];
   const u32 base = shared_address(shared);
   // The shuffle shows the compiler a warp-uniform role, so that descriptors stay in uniform registers.
@@ -316,13 +380,14 @@ void w12_gemm(const __grid_constant__ TensorMap map, const Arguments p) {
   const u32 units = p.units;
   const Work work{(int)(blockIdx.x * units / gridDim.x), (int)((blockIdx.x + 1) * units / gridDim.x)};
   // asked for before the records, or the answer would queue behind them
-  const int first_escape = warp == CORRECTOR ? __ldg(p.escape_offsets + work.first) : 0;
-  const int last_escape = warp == CORRECTOR ? __ldg(p.escape_offsets + work.last) : 0;
+  const int first_escape = LOSSLESS && warp == CORRECTOR ? __ldg(p.escape_offsets + work.first) : 0;
+  const int last_escape = LOSSLESS && warp == CORRECTOR ? __ldg(p.escape_offsets + work.last) : 0;
   if (threadIdx.x == 0) {
     prefetch_map(&map);
     for (int i = 0; i < STAGES; i++) {
       barrier_init(base + LANDED + 8 * i, 1);
-      barrier_init(base + FREE + 8 * i, CONSUMERS + 1);
+      barrier_init(base + FREE + 8 * i, CONSUMERS + LOSSLESS);
+      if (LISTED) barrier_init(base + BUILT + 8 * i, 1);
     }
     for (int i = 0; i < X_STAGES; i++) barrier_init(base + X_LANDED + 8 * i, 1);
     barriers_are_initialised();
@@ -332,8 +397,10 @@ void w12_gemm(const __grid_constant__ TensorMap map, const Arguments p) {
   const Ring ring{base, 0, 0, 0, 0};
   float *corrections = (float *)(shared + CORRECTIONS);
   if (warp == PRODUCER) {
-    if (lane == 0) produce(&map, p, ring, work);
-  } else if (warp == CORRECTOR) {
+    produce(&map, p, ring, work, lane);
+  } else if (LISTED && warp >= BUILDER) {
+    build_planes(ring, work, warp - BUILDER, lane);
+  } else if (LOSSLESS && warp == CORRECTOR) {
     EscapeList list(p, work, first_escape, last_escape, lane);
     correct(p, ring, work, list, lane, corrections);
   } else {

@@ -1,0 +1,243 @@
+"""x @ W.T with W in records: how a product is cut into thread blocks, and the kernels' launches.
+
+Formats: `specengine.weights`, paper sections 4.1 and 4.3; kernels: `packed_gemm.cu` and
+`packed_decode.cu`; the ops that users call: `ops.py`.
+"""
+
+import ctypes
+import functools
+from dataclasses import dataclass
+
+import torch
+
+from specengine.kernels.driver import Kernel, describe_rows, load
+from specengine.kernels.workspace import workspace
+
+TILE_CHANNELS, TILE_K = 128, 64
+MAX_ROWS = 64
+"""Rows of one launch."""
+TILE_ROWS = (8, 16, 32, 48, 64)
+"""Rows that a launch is compiled for."""
+SHARED_BYTES = 227 * 1024
+"""Shared memory of a thread block that has a Hopper multiprocessor to itself."""
+MOST_STAGES = 16
+BYTES_IN_FLIGHT = 60 * 1024
+"""Asked of the memory by one block at once: enough to keep it busy, little to queue behind."""
+EVEN_SHARE, EVEN_RECORDS = 0.84, 84
+"""When whole tiles go to thread blocks: multiprocessors in use, and records of a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How the kernels read a format.
+
+    Attributes:
+        macro: its name in `formats.cuh`.
+        read_bytes: bytes of a record that a product reads, at most.
+        stride_bytes: from one record to the next; 0 where records vary.
+        lossless: it has escapes, and a power of two scales each channel.
+    """
+
+    macro: str
+    read_bytes: int
+    stride_bytes: int
+    lossless: bool
+
+    @property
+    def stage_bytes(self) -> int:
+        """Of the ring; records that end in a list have a bit plane behind them."""
+        return self.read_bytes + (0 if self.stride_bytes else 1024)
+
+    @property
+    def threads(self) -> int:
+        """Consumers and producer, the corrector of escapes, builders of bit planes."""
+        return 288 + 32 * self.lossless + (0 if self.stride_bytes else 64)
+
+
+FORMATS = {
+    "w12": Format("W12", 12288, 12288, True),
+    "w12n": Format("W12N", 12288, 12288, True),
+    "w12n_view": Format("W12_VIEW", 8192, 12288, False),
+    "w11s": Format("W11S", 12288, 0, True),
+    "e2m5": Format("E2M5", 8192, 8192, False),
+    "e2m4": Format("E2M4", 7168, 7168, False),
+    "e2m3": Format("E2M3", 6144, 6144, False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One compilation of the product's kernel.
+
+    Attributes:
+        format: key of FORMATS.
+        rows: rows of the tile: x's rows rounded up.
+        stages: records in the ring; x_stages: tiles of x in the ring.
+        output: "u16" for BF16, or "float".
+    """
+
+    format: str
+    rows: int
+    stages: int
+    x_stages: int
+    output: str = "u16"
+
+    def shared_bytes(self) -> int:
+        form = FORMATS[self.format]
+        barriers = 24 if form.stride_bytes == 0 else 16
+        rings = self.stages * (form.stage_bytes + barriers) + self.x_stages * (self.rows * 128 + 8)
+        return rings + (TILE_CHANNELS * self.rows * 4 if form.lossless else 0)
+
+    def defines(self) -> tuple[str, ...]:
+        form = FORMATS[self.format]
+        return (
+            f"FORMAT={form.macro}",
+            f"ROWS={self.rows}",
+            f"STAGES={self.stages}",
+            f"X_STAGES={self.x_stages}",
+            f"IN_FLIGHT={min(self.stages, BYTES_IN_FLIGHT // form.read_bytes)}",
+            f"OUTPUT={self.output}",
+        )
+
+
+@functools.cache
+def variant_for(name: str, rows: int, output: str = "u16") -> Variant:
+    """The narrowest tile that holds `rows` rows, 1 to 64, with the deepest rings that fit.
+
+    x waits for the second-level cache as long as a record for the memory, so both rings are equally
+    deep; tiles of 64 rows are so large that two of them give way to one more record.
+    """
+    tile = next(tile for tile in TILE_ROWS if tile >= rows)
+    saved = 2 if tile == MAX_ROWS else 0
+    depths = (Variant(name, tile, stages, stages - saved, output) for stages in range(16, 3, -1))
+    return next(variant for variant in depths if variant.shared_bytes() <= SHARED_BYTES)
+
+
+def blocks_for(tiles: int, k_blocks: int, multiprocessors: int) -> int:
+    """Thread blocks that share a product. They fix the order of its sums, so rows must not matter.
+
+    An equal number of blocks for each tile ends them all at once with few sums to exchange, which
+    pays where few multiprocessors idle and streams are short; else records are split evenly.
+    """
+    units = tiles * k_blocks
+    if tiles <= multiprocessors:
+        even = tiles * min(multiprocessors // tiles, k_blocks)
+        if even >= multiprocessors * EVEN_SHARE and units <= even * EVEN_RECORDS:
+            return even
+    return min(multiprocessors, units)
+
+
+_POINTERS = ("records", "scale", "escapes", "escape_offsets", "record_offsets")
+
+
+class _Product(ctypes.Structure):
+    """`Arguments` of packed_gemm.cu."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in (*_POINTERS, "y", "partials")),
+        *((name, ctypes.c_int) for name in ("rows", "channels", "k_blocks", "units", "dependent")),
+    )
+
+
+class _Decoding(ctypes.Structure):
+    """`Arguments` of packed_decode.cu."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in (*_POINTERS, "weights")),
+        *((name, ctypes.c_int) for name in ("channels", "width", "k_blocks")),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A matrix in records on a CUDA device; `specengine.weights.Packed` and `LowBit` say the rest.
+
+    Attributes:
+        format: key of FORMATS.
+        escapes, escape_offsets: of lossless formats.
+        record_offsets: of formats whose records vary in size.
+    """
+
+    format: str
+    records: torch.Tensor
+    scale: torch.Tensor
+    escapes: torch.Tensor | None = None
+    escape_offsets: torch.Tensor | None = None
+    record_offsets: torch.Tensor | None = None
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        named = {name: getattr(self, name) for name in _POINTERS}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
+
+    def pointers(self) -> dict[str, int]:
+        return {name: tensor.data_ptr() for name, tensor in self.tensors().items()}
+
+    def units(self, width: int) -> int:
+        """Records of the matrix, for `width` inputs."""
+        return self.scale.numel() // TILE_CHANNELS * -(-width // TILE_K)
+
+
+@functools.cache
+def _product_kernel(variant: Variant, device: int) -> Kernel:
+    threads = FORMATS[variant.format].threads
+    return load("packed_gemm", device, variant.defines(), threads, variant.shared_bytes())
+
+
+@functools.cache
+def _multiprocessors(device: int) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def multiply(x: torch.Tensor, weights: Weights, y: torch.Tensor, *, dependent: bool = True) -> None:
+    """Fill y = x @ W.T on a Hopper GPU. A row's bits do not depend on the other rows.
+
+    Args:
+        x: bf16 [1..64, K], K % 8 == 0, unit stride along K, 16-byte aligned rows.
+        y: bf16 or float32 [rows, out], contiguous.
+        dependent: weights may load while the kernel before this one still runs.
+
+    Raises:
+        KernelError: see `driver.load`.
+    """
+    device = y.get_device()
+    output = "float" if y.dtype == torch.float32 else "u16"
+    variant = variant_for(weights.format, x.shape[0], output)
+    k_blocks, units = -(-x.shape[1] // TILE_K), weights.units(x.shape[1])
+    blocks = blocks_for(units // k_blocks, k_blocks, _multiprocessors(device))
+    stream = torch.cuda.current_stream(device).cuda_stream
+    arguments = _Product(
+        **weights.pointers(),
+        y=y.data_ptr(),
+        partials=workspace(device, stream, blocks * TILE_CHANNELS * variant.rows),
+        rows=x.shape[0],
+        channels=y.shape[1],
+        k_blocks=k_blocks,
+        units=units,
+        dependent=dependent,
+    )
+    _product_kernel(variant, device).launch(
+        blocks, (describe_rows(x, variant.rows), arguments), stream=stream, dependent=dependent
+    )
+
+
+def decode(weights: Weights, out: torch.Tensor) -> None:
+    """Fill `out`, bf16 [N, K] contiguous, with the weights, bit for bit; any GPU since sm_80.
+
+    Raises:
+        KernelError: see `driver.load`.
+    """
+    device = out.get_device()
+    arguments = _Decoding(
+        **weights.pointers(),
+        weights=out.data_ptr(),
+        channels=out.shape[0],
+        width=out.shape[1],
+        k_blocks=-(-out.shape[1] // TILE_K),
+    )
+    macro = f"FORMAT={FORMATS[weights.format].macro}"
+    load("packed_decode", device, (macro,), 256, 0).launch(
+        weights.units(out.shape[1]),
+        (arguments,),
+        stream=torch.cuda.current_stream(device).cuda_stream,
+        dependent=False,
+    )
