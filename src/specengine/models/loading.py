@@ -54,6 +54,8 @@ def load_target(
     _check_placement(device, dtype)
     model = _read_model(folder, config, _DTYPES[dtype])
     _check_finite(model, folder)
+    if device == "cpu":
+        _own_weights(model)
     model.to(device)
     return Target(model, taps=taps, options=options, eos_token_ids=_eos_of(folder, config))
 
@@ -146,6 +148,13 @@ def _check_finite(model: nn.Module, folder: Path) -> None:
                 where=str(folder),
                 fix="download the checkpoint again, or load it in bfloat16 if it was saved so",
             )
+
+
+def _own_weights(model: nn.Module) -> None:
+    """Copy weights out of the mapped shards: the system may drop pages of a file at any time, and
+    a step that reads them back from the disk takes seconds."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.detach().clone()
 
 
 def _eos_of(folder: Path, config: PreTrainedConfig) -> frozenset[int]:

@@ -3,6 +3,7 @@
 import json
 import shutil
 import struct
+from pathlib import Path
 
 import pytest
 import torch
@@ -167,3 +168,11 @@ def test_unknown_dtype_and_absent_device(folder):
         load_target(folder, dtype="float16")
     with pytest.raises(OptionError, match="device"):
         load_target(folder, device="tpu")
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux's map of memory")
+def test_weights_do_not_stay_mapped_to_their_shards(folder):
+    target = load_target(folder, dtype="float32")
+    mapped = Path("/proc/self/maps").read_text()
+    assert not [str(shard) for shard in folder.glob("*.safetensors") if str(shard) in mapped]
+    assert target.parameter_bytes() > 0
