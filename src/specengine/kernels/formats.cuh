@@ -101,7 +101,7 @@ __device__ __forceinline__ void unpack_e2m3(const u32 *w, u32 *pair) {
 }
 
 // W11S: the list behind a record (32 counts, then each lane's positions) to a plane of 256 words; a lane owns 8 of them.
-// All lanes take the longest list's steps, so that the warp stays together.
+// All lanes take the longest list's steps, four at a time: the warp stays together, and loads overlap.
 __device__ __forceinline__ void build_plane(u32 list, u32 plane, int lane) {
   const u32 own = plane + lane * 32;
   store_shared(own, ~0u, ~0u, ~0u, ~0u);
@@ -113,10 +113,13 @@ __device__ __forceinline__ void build_plane(u32 list, u32 plane, int lane) {
     const u32 below = __shfl_up_sync(~0u, end, step);
     if (lane >= step) end += below;
   }
-  const u32 steps = __reduce_max_sync(~0u, count), first = list + 32 + end - count;
-  for (u32 i = 0; i < steps; i++) {
-    const u32 bit = i < count ? load_shared_byte(first + i) : 0;
-    if (i < count) clear_bit(own + (bit >> 5) * 4, bit & 31);
+  const u32 longest = __reduce_max_sync(~0u, count), first = list + 32 + end - count;
+  for (u32 i = 0; i < longest; i += 4) {
+    u32 bit[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) bit[j] = load_shared_byte(first + i + j);  // past the list: clears nothing
+#pragma unroll
+    for (int j = 0; j < 4; j++) clear_bits(own + (bit[j] >> 5) * 4, (u32)(i + j < count) << (bit[j] & 31));
   }
 }
 

@@ -64,8 +64,8 @@ __device__ __forceinline__ u32 load_shared_byte(u32 address) {
 __device__ __forceinline__ void store_shared(u32 address, u32 x, u32 y, u32 z, u32 w) {
   asm volatile("st.shared.v4.b32 [%0],{%1,%2,%3,%4};" ::"r"(address), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
 }
-__device__ __forceinline__ void clear_bit(u32 address, u32 bit) {
-  asm volatile("red.shared::cta.and.b32 [%0],%1;" ::"r"(address), "r"(~(1u << bit)) : "memory");
+__device__ __forceinline__ void clear_bits(u32 address, u32 bits) {
+  asm volatile("red.shared::cta.and.b32 [%0],%1;" ::"r"(address), "r"(~bits) : "memory");
 }
 
 // mbarriers --------------------------------------------------------------------------------------
