@@ -7,7 +7,7 @@ applied. "pdl": the next product's weights may load while the last one ends (dep
 "sustained": arms run back to back for a while, so that the power limit counts.
 
     python benchmarks/weights.py [--formats w12,w11s] [--shapes out_proj,lm_head] [--rows 1,32]
-        [--sustained] [--json]
+        [--sustained] [--decode] [--json]
 """
 
 import argparse
@@ -110,6 +110,13 @@ def read_ceiling() -> float:
     return data.nbytes / min(microseconds(graph, 4) for _ in range(7)) / 1e6
 
 
+def decode_rate(weights: kernels.Weights, channels: int, width: int) -> dict[str, float]:
+    """GB/s of BF16 that the decoder writes."""
+    out = torch.empty(channels, width, dtype=torch.bfloat16, device="cuda")
+    graph = capture(lambda _: kernels.decode(weights, out), 4)
+    return spread([out.nbytes / microseconds(graph, 4) / 1e3 for _ in range(7)])
+
+
 def spread(values: list[float]) -> dict[str, float]:
     return {
         "median": round(statistics.median(values), 4),
@@ -207,16 +214,22 @@ def main() -> None:
     parser.add_argument("--rows", default=",".join(map(str, ROWS)))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--sustained", action="store_true", help="also with the power limit")
+    parser.add_argument("--decode", action="store_true", help="also time decoding to BF16")
     parser.add_argument("--json", action="store_true", help="write benchmarks/results/weights.json")
     options = parser.parse_args()
     torch.manual_seed(0)
     options.ceiling = read_ceiling()
     print(f"read ceiling {options.ceiling:.2f} TB/s")
-    results = []
+    results: list[dict[str, Any]] = []
+    decoding: dict[str, dict[str, float]] = {}
     for name in options.shapes.split(","):
         packed = {
             form: copies(packed_matrix(form, *SHAPES[name])) for form in options.formats.split(",")
         }
+        for form, weights in packed.items():
+            if options.decode and kernels.FORMATS[form].lossless:
+                decoding[f"{form} {name}"] = decode_rate(weights[0], *SHAPES[name])
+                print(f"{form} {name} decoded at {decoding[f'{form} {name}']} GB/s of BF16")
         count = max(len(weights) for weights in packed.values())
         dense = [random_matrix(*SHAPES[name]) for _ in range(count)]
         for rows in map(int, options.rows.split(",")):
@@ -226,7 +239,8 @@ def main() -> None:
         write(
             "weights",
             hardware()
-            | {"read_ceiling_terabytes_per_second": round(options.ceiling, 3), "results": results},
+            | {"read_ceiling_terabytes_per_second": round(options.ceiling, 3), "results": results}
+            | ({"decode_gigabytes_per_second": decoding} if decoding else {}),
         )
 
 

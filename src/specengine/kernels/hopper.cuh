@@ -39,6 +39,9 @@ __device__ __forceinline__ u32 multiply_bf16(u32 a, u32 b) {
   return d;
 }
 
+__device__ __forceinline__ void store(u16 *to, float value) { *to = to_bf16(value); }
+__device__ __forceinline__ void store(float *to, float value) { *to = value; }
+
 __device__ __forceinline__ u32 shared_address(const void *pointer) {
   return (u32)__cvta_generic_to_shared(pointer);
 }
@@ -66,6 +69,13 @@ __device__ __forceinline__ void store_shared(u32 address, u32 x, u32 y, u32 z, u
 }
 __device__ __forceinline__ void clear_bits(u32 address, u32 bits) {
   asm volatile("red.shared::cta.and.b32 [%0],%1;" ::"r"(address), "r"(~bits) : "memory");
+}
+
+// A BF16 of a tile of 64 a row in the 128-byte swizzle.
+__device__ __forceinline__ float load_swizzled(u32 tile, u32 row, u32 k) {
+  u16 bits;
+  asm volatile("ld.shared.u16 %0,[%1];" : "=h"(bits) : "r"(tile + row * 128 + ((k >> 3 ^ row & 7) << 4) + (k & 7) * 2));
+  return as_float((u32)bits << 16);
 }
 
 // mbarriers --------------------------------------------------------------------------------------

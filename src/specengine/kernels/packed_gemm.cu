@@ -74,13 +74,6 @@ __device__ __forceinline__ void corrections_are_ready() { asm volatile("bar.sync
 __device__ __forceinline__ void corrections_were_read() { asm volatile("bar.arrive 4,288;" ::: "memory"); }
 __device__ __forceinline__ void wait_for_readers() { asm volatile("bar.sync 4,288;" ::: "memory"); }
 
-// Element k of a row of x, out of the 128-byte swizzle.
-__device__ __forceinline__ float load_x(u32 tile, u32 row, u32 k) {
-  u16 bits;
-  asm volatile("ld.shared.u16 %0,[%1];" : "=h"(bits) : "r"(tile + row * 128 + ((k >> 3 ^ row & 7) << 4) + (k & 7) * 2));
-  return as_float((u32)bits << 16);
-}
-
 // Where the next record lies. Of variable ones, each lane holds an offset, and a batch is read ahead.
 struct RecordStream {
   const Arguments &p;
@@ -230,7 +223,7 @@ __device__ __forceinline__ void correct(const Arguments &p, Ring ring, Work work
 #pragma unroll
         for (int row = lane; row < ROWS; row += 32) {
           float *sum = corrections + (entry.x & 0xFFFF) * ROWS + row;
-          const float x = load_x(ring.x(), row, k);
+          const float x = load_swizzled(ring.x(), row, k);
           *sum = fmaf(-substitute, x, fmaf(weight, x, *sum));
         }
       }
@@ -242,9 +235,6 @@ __device__ __forceinline__ void correct(const Arguments &p, Ring ring, Work work
     corrections_are_ready();
   }
 }
-
-__device__ __forceinline__ void store(u16 *to, float value) { *to = to_bf16(value); }
-__device__ __forceinline__ void store(float *to, float value) { *to = value; }
 
 // Adds the parts of blocks [block + 1, last] in this order and empties their words for the next launch.
 // The warp polls as one: a loop that lanes leave apart would cost the kernel its uniform registers.

@@ -2,6 +2,14 @@
 
 Formats: `specengine.weights`, paper sections 4.1 and 4.3; kernels: `packed_gemm.cu` and
 `packed_decode.cu`; the ops that users call: `ops.py`.
+
+What bounds a product on an H200 (`benchmarks/weights.py`): W12 with few rows reads at 0.95 to 1.03
+of the rate of a plain sum on large matrices; 64 rows add two thirds to what a multiprocessor takes
+from the second-level cache. A matrix of 5120 channels ends before start, exchange of sums and end,
+3 us together, amortise. W11s is not bound by its bytes: without decoding and multiplying it takes
+as long, so copies of varying size, lists and corrections hold it at 0.39 us a record, and W12 is
+faster. Four warpgroups in place of two, or mma.sync in place of wgmma, gain nothing at one row and
+lose at 64.
 """
 
 import ctypes
@@ -14,6 +22,7 @@ from specengine.kernels.driver import Kernel, describe_rows, load
 from specengine.kernels.workspace import workspace
 
 TILE_CHANNELS, TILE_K = 128, 64
+DECODE_THREADS = 256
 MAX_ROWS = 64
 """Rows of one launch."""
 TILE_ROWS = (8, 16, 32, 48, 64)
@@ -109,7 +118,9 @@ def variant_for(name: str, rows: int, output: str = "u16") -> Variant:
     """
     tile = next(tile for tile in TILE_ROWS if tile >= rows)
     saved = 2 if tile == MAX_ROWS else 0
-    depths = (Variant(name, tile, stages, stages - saved, output) for stages in range(16, 3, -1))
+    depths = (
+        Variant(name, tile, stages, stages - saved, output) for stages in range(MOST_STAGES, 4, -1)
+    )
     return next(variant for variant in depths if variant.shared_bytes() <= SHARED_BYTES)
 
 
@@ -215,9 +226,26 @@ def multiply(x: torch.Tensor, weights: Weights, y: torch.Tensor, *, dependent: b
         units=units,
         dependent=dependent,
     )
-    _product_kernel(variant, device).launch(
-        blocks, (describe_rows(x, variant.rows), arguments), stream=stream, dependent=dependent
-    )
+    kernel = _product_kernel(variant, device)
+    with torch.cuda.device(device):
+        tile = describe_rows(x, variant.rows)
+        kernel.launch(blocks, (tile, arguments), stream=stream, dependent=dependent)
+
+
+def prepare(name: str, device: int) -> None:
+    """Build and load all that products of a format need, so that a graph may be captured next.
+
+    Args:
+        name: key of FORMATS.
+        device: index of a Hopper GPU.
+
+    Raises:
+        KernelError: see `driver.load`, or a graph is being captured.
+    """
+    stream = torch.cuda.current_stream(device).cuda_stream
+    workspace(device, stream, 0)
+    for rows in TILE_ROWS:
+        _product_kernel(variant_for(name, rows), device)
 
 
 def decode(weights: Weights, out: torch.Tensor) -> None:
@@ -235,9 +263,7 @@ def decode(weights: Weights, out: torch.Tensor) -> None:
         k_blocks=-(-out.shape[1] // TILE_K),
     )
     macro = f"FORMAT={FORMATS[weights.format].macro}"
-    load("packed_decode", device, (macro,), 256, 0).launch(
-        weights.units(out.shape[1]),
-        (arguments,),
-        stream=torch.cuda.current_stream(device).cuda_stream,
-        dependent=False,
-    )
+    kernel = load("packed_decode", device, (macro,), DECODE_THREADS, 0)
+    stream = torch.cuda.current_stream(device).cuda_stream
+    with torch.cuda.device(device):
+        kernel.launch(weights.units(out.shape[1]), (arguments,), stream=stream, dependent=False)

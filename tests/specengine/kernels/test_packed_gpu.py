@@ -139,6 +139,27 @@ def test_any_rows_of_any_width_go_through_the_op(name, width):
     assert linear(many[:0], *arguments, 300).shape == (0, 300)
 
 
+def test_not_a_number_stays_in_its_row():
+    case = Case("w12", 2432, 5120)
+    whole = case.product(9)
+    case.x[4, 100] = torch.nan
+    y = case.product(9)
+    others = [0, 1, 2, 3, 5, 6, 7, 8]
+    assert torch.equal(y[others], whole[others])
+    assert y[4].isnan().all()
+
+
+def test_a_graph_may_be_captured_once_all_is_prepared():
+    case = Case("w11s", 384, 512)
+    kernels.prepare("w11s", 0)
+    y = torch.full((40, 384), torch.nan, dtype=torch.bfloat16, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kernels.multiply(case.x[:40], case.weights, y)
+    graph.replay()
+    assert torch.equal(y, case.product(40))
+
+
 def test_a_graph_replays_the_same_bits():
     case = Case("w12", 2432, 5120)
     x = case.x[:5].clone()
