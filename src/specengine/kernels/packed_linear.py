@@ -3,13 +3,13 @@
 Formats: `specengine.weights`, paper sections 4.1 and 4.3; kernels: `packed_gemm.cu` and
 `packed_decode.cu`; the ops that users call: `ops.py`.
 
-What bounds a product on an H200 (`benchmarks/weights.py`): W12 with few rows reads at 0.95 to 1.03
+What bounds a product on an H200 (`benchmarks/weights.py`): W12 with few rows reads at 0.93 to 1.03
 of the rate of a plain sum on large matrices; 64 rows add two thirds to what a multiprocessor takes
-from the second-level cache. A matrix of 5120 x 6144 is over before start, exchange of sums and
-end, 2 to 3 us together, are amortised. W11s is not bound by its bytes: without decoding and multiplying it takes
-as long, so copies of varying size, lists and corrections hold it at 0.39 us a record, and W12 is
-faster. Four warpgroups in place of two, or mma.sync in place of wgmma, gain nothing at one row and
-lose at 64.
+from the second-level cache. A matrix of 5120 x 6144 is over before its start, exchange of sums and
+end, 2 to 3 us together, are amortised. W11s is not bound by its bytes: without decoding and
+multiplying it takes as long, so copies of varying size, lists and corrections hold it at 0.39 us a
+record, and W12 is faster. Four warpgroups in place of two were no faster at one row; mma.sync in
+place of wgmma was no faster there and slower at 64.
 """
 
 import ctypes
