@@ -70,10 +70,19 @@ def code(
     row, column = lanes[rows].bitwise_and_(_OVER).nonzero(as_tuple=True)
     channel = rows[row]
     true = bits[channel, column]
-    low = true.bitwise_and(0x7FFF) < base[channel]
-    substitute = torch.where(low, lowest, CODES - 1).to(torch.int16)
-    lanes[channel, column] = true.bitwise_and_(SIGN).bitwise_or_(substitute)
+    lanes[channel, column] = substitutes(true, base[channel], lowest)
     return lanes, Escaped(channel, column)
+
+
+def substitutes(true: torch.Tensor, base: torch.Tensor, lowest: int) -> torch.Tensor:
+    """What stands in for escaped patterns, int16 [n], as lanes: sign and code.
+
+    Args:
+        base: int16 [n], the magnitude of code 0 in each one's channel.
+    """
+    large = true.bitwise_and(0x7FFF) - base >= CODES
+    code = torch.where(large, CODES - 1, lowest).to(torch.int16)
+    return true.bitwise_and(SIGN).bitwise_or_(code)
 
 
 def uncode(lanes: torch.Tensor, tops: torch.Tensor) -> torch.Tensor:

@@ -1,16 +1,16 @@
 """What a packed matrix costs, and why: bits per weight by cause, and what escaped."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 import torch
 
 from specengine.weights.coding import CODES, base_of
-from specengine.weights.layout import BLOCK, TILE, F, X
+from specengine.weights.layout import BLOCK, TILE
+from specengine.weights.manifest import StoredArray
 from specengine.weights.packed import Packed
+from specengine.weights.stored_form import HALF, LAYOUTS
 from specengine.weights.window import tops_of
-
-_PLACE_BITS = {"w12": 12, "w12n": 12, "w11s": 11}
-_PLACE_BYTES = {"w12": F.record_bytes, "w12n": F.record_bytes, "w11s": X.record_bytes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +42,37 @@ class Facts:
 
 
 def describe(packed: Packed) -> Facts:
-    """Facts of a matrix; its records are not read."""
+    """Facts of a matrix in memory; its records are not read."""
+    sizes = {name: array.nbytes for name, array in packed.arrays().items()}
+    return _facts(packed, sizes, packed.tiles * TILE * packed.blocks * BLOCK)
+
+
+def describe_stored(packed: Packed, arrays: Mapping[str, StoredArray]) -> Facts:
+    """Facts of a matrix on disk, where its arrays have these sizes."""
+    sizes = {name: array.end - array.begin for name, array in arrays.items()}
+    return _facts(packed, sizes, stored_places(*packed.shape))
+
+
+def stored_places(rows: int, width: int) -> int:
+    """Coded places of a matrix on disk: channels to a multiple of 64, inputs too."""
+    return -(-rows // HALF) * HALF * -(-width // BLOCK) * BLOCK
+
+
+def _facts(packed: Packed, sizes: dict[str, int], places: int) -> Facts:
     weights = packed.shape[0] * packed.shape[1]
-    count = packed.tiles * packed.blocks
-    places = count * TILE * BLOCK
-    bits = _PLACE_BITS[packed.format]
+    bits = LAYOUTS[packed.format].words
 
     def per_weight(number: int) -> float:
         return 8 * number / weights
 
-    arrays = packed.arrays()
-    index = sum(arrays[name].nbytes for name in arrays if name not in ("records", "escapes"))
     return Facts(
-        total=per_weight(packed.nbytes),
+        total=per_weight(sum(sizes.values())),
         in_place=float(bits),
-        lists=per_weight(packed.records.numel() - count * _PLACE_BYTES[packed.format]),
-        escapes=per_weight(packed.escapes.nbytes),
-        index=per_weight(index),
+        lists=per_weight(sizes["records"] - places * bits // 8),
+        escapes=per_weight(sizes["escapes"]),
+        index=per_weight(
+            sum(size for name, size in sizes.items() if name not in ("records", "escapes"))
+        ),
         padding=bits * (places - weights) / weights,
         escaped=_causes(packed),
         channels_of_zeros=int((packed.scale[: packed.shape[0]] == 0).sum()),

@@ -1,0 +1,147 @@
+"""One tensor of a checkpoint into a shard: packed where that is smaller, else as it is."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from specengine.weights.facts import describe_stored, stored_places
+from specengine.weights.layout import TILE
+from specengine.weights.manifest import StoredArray, StoredTensor
+from specengine.weights.ordered import Workers
+from specengine.weights.packed import Packed, join
+from specengine.weights.registry import FORMATS, WIDEST, tiles_at_once
+from specengine.weights.shard_file import ShardWriter
+from specengine.weights.source import DataFile, SourceTensor, octets_of
+from specengine.weights.stored_form import to_disk, trim
+
+_DTYPES = {torch.uint8: "U8", torch.uint16: "U16"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A stretch: its original bytes, its records as they are stored, everything else of it."""
+
+    octets: torch.Tensor
+    records: torch.Tensor
+    packed: Packed
+
+
+class TensorEncoder:
+    """Encodes tensors of one shard.
+
+    Args:
+        form: the format that is tried first.
+        data: the original shard.
+        writer: the new one.
+    """
+
+    def __init__(self, form: str, data: DataFile, writer: ShardWriter, workers: Workers) -> None:
+        # A tensor that crowds the lists of w11s may still fit 12 bits.
+        self._forms = (form, "w12") if form == "w11s" else (form,)
+        self._data = data
+        self._writer = writer
+        self._workers = workers
+
+    def order(self, tensors: list[SourceTensor]) -> list[SourceTensor]:
+        """Candidates for packing first, so that reading is sequential where time is spent."""
+        return sorted(tensors, key=lambda tensor: (_why_plain(tensor) != "", tensor.begin))
+
+    def encode(self, tensor: SourceTensor) -> None:
+        """Write a tensor and commit it."""
+        reason = _why_plain(tensor)
+        if not reason:
+            for form in self._forms:
+                stored = self._pack(tensor, form)
+                if stored is not None:
+                    self._writer.commit(tensor.name, stored)
+                    return
+            reason = "packing would not make it smaller"
+        self._writer.commit(tensor.name, self._copy(tensor, reason))
+
+    def _pack(self, tensor: SourceTensor, form: str) -> StoredTensor | None:
+        """None where the result outgrows what it should save."""
+        rows, width = _matrix(tensor)
+        places = stored_places(rows, width)
+        most = places * 12 // 8 if form == "w11s" else tensor.nbytes
+        self._writer.begin()
+        original = hashlib.sha256()
+        parts: list[Packed] = []
+        written = escaped = 0
+        for part in self._parts(tensor, form):
+            original.update(octets_of(part.octets))
+            self._writer.add(octets_of(part.records))
+            parts.append(part.packed)
+            written += part.records.numel()
+            escaped += part.packed.escapes.nbytes // 2
+            if written + escaped > most:
+                return None
+        whole = join(parts, _unread(sum(part.records.numel() for part in parts)))
+        arrays = {"records": self._writer.end_array("U8", [written])}
+        for name, array in to_disk(whole).items():
+            self._writer.add(octets_of(array))
+            arrays[name] = self._writer.end_array(_DTYPES[array.dtype], [*array.shape])
+        return StoredTensor(
+            format=form,
+            dtype=tensor.dtype,
+            shape=[*tensor.shape],
+            sha256=original.hexdigest(),
+            shard=self._writer.path.name,
+            arrays=arrays,
+            facts=describe_stored(whole, arrays).to_json(),
+        )
+
+    def _parts(self, tensor: SourceTensor, form: str) -> Iterator[_Part]:
+        _, width = _matrix(tensor)
+        step = TILE * tiles_at_once(width) * width * 2
+        encode = FORMATS[form].encode
+
+        def work(begin: int) -> _Part:
+            octets = self._data.read(begin, min(tensor.end, begin + step))
+            packed = encode(octets.view(torch.int16).view(-1, width))
+            unread = _unread(packed.records.numel())
+            return _Part(octets, trim(packed), replace(packed, records=unread))
+
+        return self._workers.map(work, range(tensor.begin, tensor.end, step))
+
+    def _copy(self, tensor: SourceTensor, reason: str) -> StoredTensor:
+        self._writer.begin()
+        for piece in self._data.pieces(tensor.begin, tensor.end):
+            self._writer.add(octets_of(piece))
+        array: StoredArray = self._writer.end_array(tensor.dtype, [*tensor.shape])
+        return StoredTensor(
+            format="plain",
+            dtype=tensor.dtype,
+            shape=[*tensor.shape],
+            sha256=array.sha256,
+            shard=self._writer.path.name,
+            arrays={"data": array},
+            facts={"reason": reason},
+        )
+
+
+def _unread(size: int) -> torch.Tensor:
+    """Stands in for records that went to disk; only their size is of use."""
+    return torch.empty(size, dtype=torch.uint8, device="meta")
+
+
+def _matrix(tensor: SourceTensor) -> tuple[int, int]:
+    rows = 1
+    for size in tensor.shape[:-1]:
+        rows *= size
+    return rows, tensor.shape[-1]
+
+
+def _why_plain(tensor: SourceTensor) -> str:
+    """Why a tensor cannot be packed, or nothing."""
+    if tensor.dtype != "BF16":
+        return f"it is {tensor.dtype}, not BF16"
+    if len(tensor.shape) < 2 or tensor.nbytes == 0:
+        return "it is no matrix"
+    rows, width = _matrix(tensor)
+    if width > WIDEST:
+        return f"its rows are longer than {WIDEST}"
+    if stored_places(rows, width) * 11 >= rows * width * 16:
+        return "padding to whole records would outweigh the gain"
+    return ""
