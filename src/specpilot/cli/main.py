@@ -22,6 +22,7 @@ from specpilot.cli import (
     status,
     stop,
     train_drafter,
+    weights,
 )
 from specpilot.cli.output import Finished
 from specpilot.core.errors import ExitCode, SpecPilotError
@@ -53,6 +54,7 @@ def build_app() -> typer.Typer:
     app.command("ceiling")(ceiling.command)
     app.command("replay")(replay.command)
     app.add_typer(memory.build_app(), name="memory")
+    app.add_typer(weights.build_app(), name="weights")
     app.command("report")(report.command)
     app.command("ctl")(ctl.command)
     app.command("train-drafter", context_settings=train_drafter.CONTEXT)(train_drafter.command)

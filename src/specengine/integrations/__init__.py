@@ -1,0 +1,1 @@
+"""The engine's mechanisms inside other people's libraries."""

@@ -1,0 +1,161 @@
+"""A linear layer that holds its weight in records and looks like `nn.Linear` from outside."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from specengine.errors import OptionError
+from specengine.kernels import ops
+from specengine.weights import Packed, decode, encode
+
+FORMATS = ("w12", "w11s")
+"""Formats that products are computed from."""
+
+
+class PackedLinear(nn.Module):
+    """y = x @ W.T + b with W in a lossless format.
+
+    `state_dict` shows `weight` in bfloat16, bit for bit as it was, and loading one packs it again:
+    checkpoints of the model do not depend on how it computes.
+
+    Args:
+        packed: W, [out_features, in_features].
+        bias: bfloat16 [out_features], or None.
+    """
+
+    records: torch.Tensor
+    scale_bits: torch.Tensor
+    escapes: torch.Tensor
+    escape_offsets: torch.Tensor
+    record_offsets: torch.Tensor | None
+
+    def __init__(self, packed: Packed, bias: nn.Parameter | None = None) -> None:
+        super().__init__()
+        require_format(packed.format)
+        self.out_features, self.in_features = packed.shape
+        self.bias = bias
+        self._hold(packed)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """bfloat16 [..., in_features] to [..., out_features].
+
+        A CPU computes exactly what `nn.Linear` would; on a GPU a bias is added to rounded sums.
+        """
+        if not x.is_cuda:
+            return nn.functional.linear(x, self.weight, self.bias)
+        arrays = (self.records, self.scale, self.escapes, self.escape_offsets)
+        y: torch.Tensor
+        if self.record_offsets is not None:
+            y = ops.w11s_linear(x, *arrays, self.record_offsets, self.out_features)
+        else:
+            y = ops.w12_linear(x, *arrays, self.out_features)
+        return y if self.bias is None else y + self.bias
+
+    @property
+    def scale(self) -> torch.Tensor:
+        """float32, whatever dtype the model is moved to: its bits are kept as integers."""
+        return self.scale_bits.view(torch.float32)
+
+    @property
+    def packed(self) -> Packed:
+        """W in its format."""
+        return Packed(
+            self.format,
+            (self.out_features, self.in_features),
+            self.records,
+            self.scale,
+            self.escapes,
+            self.escape_offsets,
+            self.record_offsets,
+        )
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """W in bfloat16, decoded anew at each use."""
+        return decode(self.packed)
+
+    def extra_repr(self) -> str:
+        bits = 8 * self.packed.nbytes / (self.in_features * self.out_features)
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"bias={self.bias is not None}, format={self.format}, bits={bits:.3f}"
+        )
+
+    def _hold(self, packed: Packed) -> None:
+        self.format = packed.format
+        for name, array in packed.arrays().items():
+            if name == "scale":
+                name, array = "scale_bits", array.view(torch.int32)
+            self.register_buffer(name, array, persistent=False)
+        if packed.record_offsets is None:
+            self.record_offsets = None
+
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[prefix + "weight"] = self.weight
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        key = prefix + "weight"
+        weight = state_dict.get(key)
+        rest = {name: value for name, value in state_dict.items() if name != key}
+        super()._load_from_state_dict(
+            rest, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        if weight is None:
+            missing_keys.append(key)
+        elif tuple(weight.shape) != (self.out_features, self.in_features):
+            error_msgs.append(
+                f"size mismatch for {key}: {tuple(weight.shape)} from the checkpoint, "
+                f"{(self.out_features, self.in_features)} in the model"
+            )
+        else:
+            device = self.records.device
+            self._hold(encode(weight.to(device=device, dtype=torch.bfloat16), self.format))
+
+
+def replace_linears(
+    model: nn.Module, make: Callable[[str, nn.Linear], nn.Module | None], prefix: str = ""
+) -> int:
+    """Swap linear layers in place; returns how many.
+
+    Args:
+        make: the new layer for a name and a layer, or None to keep it.
+    """
+    count = 0
+    for name, child in model.named_children():
+        path = prefix + name
+        if type(child) is nn.Linear:
+            new = make(path, child)
+            if new is not None:
+                setattr(model, name, new)
+                count += 1
+        else:
+            count += replace_linears(child, make, path + ".")
+    return count
+
+
+def require_format(name: str) -> None:
+    """Check that products can be computed from a format.
+
+    Raises:
+        OptionError: they cannot.
+    """
+    if name not in FORMATS:
+        raise OptionError(
+            f"'{name}' is no format that layers compute from",
+            where="format",
+            fix=f"use {' or '.join(FORMATS)}",
+        )

@@ -1,0 +1,146 @@
+"""`specpilot weights …`: the engine's lossless formats, run as a process of its own."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from specpilot.cli.output import Finished, is_terminal, number, print_json
+
+AsJson = Annotated[bool, typer.Option("--json", help="as JSON")]
+Threads = Annotated[int | None, typer.Option(min=1, help="all processors when absent")]
+PLAIN_LINES = 10
+"""Lines of progress where nobody watches a bar."""
+
+
+def build_app() -> typer.Typer:
+    """The sub-commands."""
+    app = typer.Typer(no_args_is_help=True, help="Lossless weight formats on checkpoints.")
+    app.command("encode")(encode)
+    app.command("verify")(verify)
+    app.command("inspect")(inspect)
+    return app
+
+
+def encode(
+    source: Annotated[Path, typer.Argument(help="checkpoint folder with safetensors")],
+    destination: Annotated[Path, typer.Argument(help="folder to write, or to finish")],
+    form: Annotated[
+        str, typer.Option("--format", help="w12, w12n (with the nested view) or w11s")
+    ] = "w12",
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> None:
+    """Encode a checkpoint; an interrupted run is continued by the same command."""
+    arguments = ["encode", str(source), str(destination), "--format", form]
+    result = _run(arguments, threads, "encode", quiet=as_json)
+    if as_json:
+        print_json(result)
+        return
+    saved = 1 - result["stored_bytes"] / result["original_bytes"]
+    typer.echo(
+        f"{destination}: {result['stored_bytes'] / 1e9:.3f} GB, {saved:.1%} smaller; "
+        f"packed tensors take {number(result['packed_bits_per_weight'], '.3f')} bits per weight"
+    )
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(help="encoded folder")],
+    threads: Threads = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hash every stored byte, decode every tensor and compare it with the original's hash."""
+    result = _run(["verify", str(folder)], threads, "verify", quiet=as_json)
+    if as_json:
+        print_json(result)
+    else:
+        for fault in result["faults"]:
+            typer.echo(f"damaged: {fault['where']} {fault['what']}")
+        if not result["faults"]:
+            typer.echo(f"{folder}: every tensor decodes to the original, bit for bit")
+    raise Finished(1 if result["faults"] else 0)
+
+
+def inspect(
+    folder: Annotated[Path, typer.Argument(help="encoded folder")], as_json: AsJson = False
+) -> None:
+    """Show how many bits each weight takes, tensor by tensor, and why."""
+    result = _run(["inspect", str(folder)], None, "inspect", quiet=True)
+    if as_json:
+        print_json(result)
+        return
+    table = Table()
+    for name in ("tensor", "shape", "format", "bits", "why"):
+        table.add_column(name, overflow="fold")
+    for row in result["tensors"]:
+        shape = " x ".join(str(size) for size in row["shape"])
+        bits = number(row["bits_per_weight"], ".3f")
+        table.add_row(row["name"], shape, row["format"], bits, row["why"])
+    width = None if is_terminal() else 160
+    Console(no_color=not is_terminal(), highlight=False, width=width).print(table)
+    typer.echo(
+        f"packed tensors: {number(result['packed_bits_per_weight'], '.4f')} bits per weight; "
+        f"folder: {result['stored_bytes'] / 1e9:.3f} of {result['original_bytes'] / 1e9:.3f} GB"
+    )
+
+
+def _run(arguments: list[str], threads: int | None, title: str, *, quiet: bool) -> dict[str, Any]:
+    """Run the engine's command and follow its lines; returns its result."""
+    command = [sys.executable, "-m", "specengine.weights", *arguments]
+    if threads is not None:
+        command += ["--threads", str(threads)]
+    result: dict[str, Any] | None = None
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
+        _progress(title, quiet=quiet) as step,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            event = json.loads(line)
+            if event["event"] == "tensor":
+                step(event["tensor"], event["done_bytes"], event["total_bytes"])
+            elif event["event"] == "error":
+                typer.echo(f"error: {event['message']}", err=True)
+            else:
+                result = {key: value for key, value in event.items() if key != "event"}
+    if result is None:
+        raise Finished(1)
+    return result
+
+
+@contextmanager
+def _progress(title: str, *, quiet: bool) -> Iterator[Any]:
+    """A bar on a terminal, a few lines elsewhere, nothing where JSON is asked for."""
+    if quiet:
+        yield lambda tensor, done, total: None
+    elif is_terminal():
+        columns = (TextColumn(title), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        with Progress(*columns, TextColumn("{task.description}")) as bar:
+            task = bar.add_task("", total=None)
+            yield lambda tensor, done, total: bar.update(
+                task, completed=done, total=total, description=tensor
+            )
+    else:
+        yield _Lines(title)
+
+
+class _Lines:
+    """One line for each tenth of the bytes."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self._shown = 0
+
+    def __call__(self, tensor: str, done: int, total: int) -> None:
+        tenth = PLAIN_LINES * done // total if total else PLAIN_LINES
+        if tenth > self._shown:
+            self._shown = tenth
+            typer.echo(f"{self.title}: {done / total:.0%} ({tensor})")

@@ -1,0 +1,77 @@
+"""`specpilot weights` from outside, on a small checkpoint."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specpilot.cli.main import run
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A folder with one BF16 matrix and a norm, written without torch."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    values = (0.02 * rng.normal(size=(256, 512))).astype(np.float32)
+    bits = (values.view(np.uint32) >> 16).astype(np.uint16)
+    header = {
+        "up.weight": {"dtype": "BF16", "shape": [256, 512], "data_offsets": [0, bits.nbytes]},
+        "norm.weight": {
+            "dtype": "F32",
+            "shape": [4],
+            "data_offsets": [bits.nbytes, bits.nbytes + 16],
+        },
+    }
+    text = json.dumps(header).encode()
+    data = bits.tobytes() + np.ones(4, dtype=np.float32).tobytes()
+    (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return folder
+
+
+def test_encode_verify_inspect(
+    checkpoint: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert run(["weights", "encode", str(checkpoint), str(out), "--format", "w11s"]) == 0
+    shown = capfd.readouterr().out
+    assert "encode: 100%" in shown
+    assert "bits per weight" in shown
+
+    assert run(["weights", "verify", str(out), "--threads", "1"]) == 0
+    assert "bit for bit" in capfd.readouterr().out
+
+    assert run(["weights", "inspect", str(out), "--json"]) == 0
+    report = json.loads(capfd.readouterr().out)
+    assert [row["format"] for row in report["tensors"]] == ["w11s", "plain"]
+    assert 11 < report["packed_bits_per_weight"] < 11.5
+
+    assert run(["weights", "inspect", str(out)]) == 0
+    shown = capfd.readouterr().out
+    assert "11 in place" in shown
+    assert "it is F32, not BF16" in shown
+
+    (shard,) = out.glob("*.safetensors")
+    octets = bytearray(shard.read_bytes())
+    octets[-1] ^= 4
+    shard.write_bytes(octets)
+    assert run(["weights", "verify", str(out)]) == 1
+    assert "norm.weight: data does not match its hash" in capfd.readouterr().out
+    assert run(["weights", "verify", str(out), "--json"]) == 1
+    assert len(json.loads(capfd.readouterr().out)["faults"]) == 1
+
+
+def test_errors_are_one_line(
+    checkpoint: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["weights", "encode", str(tmp_path / "none"), str(tmp_path / "out")]) == 1
+    assert capfd.readouterr().err.startswith("error: ")
+    assert run(["weights", "encode", str(checkpoint), str(checkpoint)]) == 1
+    assert "name a new folder" in capfd.readouterr().err
+    assert run(["weights", "encode", str(checkpoint), "x", "--format", "w13"]) == 1
+    assert "use w12, w12n, w11s" in capfd.readouterr().err
+    assert run(["weights", "verify", str(checkpoint)]) == 1
+    assert "holds no weights.json" in capfd.readouterr().err
+    assert run(["weights", "inspect", str(checkpoint)]) == 1
