@@ -19,6 +19,8 @@ from specengine.weights.inspect_folder import inspect_folder
 from specengine.weights.registry import FORMATS
 from specengine.weights.verify_folder import verify_folder
 
+INTERRUPTED = 130
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command."""
@@ -30,6 +32,12 @@ def main(arguments: list[str] | None = None) -> int:
     except EngineError as error:
         _tell("error", {"message": str(error)})
         return 1
+    except OSError as error:
+        _tell("error", {"message": f"{error.filename or 'disk'}: {error.strerror}; check the path"})
+        return 1
+    except KeyboardInterrupt:
+        _tell("error", {"message": "interrupted; the same command continues an encoding"})
+        return INTERRUPTED
     _tell("result", result)
     return 1 if result.get("faults") else 0
 

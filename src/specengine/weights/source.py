@@ -1,6 +1,7 @@
 """Tensors of a checkpoint folder by name, read in pieces."""
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ import torch
 from specengine.errors import CheckpointError
 from specengine.models.shards import check_shards, read_json
 
+_ITEM_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8, "I64": 8, "I32": 4, "U8": 1, "I8": 1}
+_FIX = "download or encode it again"
 PIECE = 1 << 24
 """Bytes of a tensor that are read at once where nothing else sets a size."""
 
@@ -51,8 +54,10 @@ class DataFile:
         """uint8 [end - begin].
 
         Raises:
-            CheckpointError: the file ends before.
+            CheckpointError: the file ends before, or the range is none.
         """
+        if not 0 <= begin <= end:
+            raise CheckpointError(f"has no bytes {begin} to {end}", where=str(self.path), fix=_FIX)
         buffer = torch.empty(end - begin, dtype=torch.uint8)
         view = octets_of(buffer)
         done = 0
@@ -62,7 +67,7 @@ class DataFile:
                 raise CheckpointError(
                     f"ends at byte {begin + done}",
                     where=str(self.path),
-                    fix="download or encode it again",
+                    fix=_FIX,
                 )
             done += count
         return buffer
@@ -94,7 +99,11 @@ def source_shards(folder: Path) -> list[Path]:
 
 
 def read_header(path: Path) -> tuple[list[SourceTensor], bytes]:
-    """Tensors of a shard in the order of their data, and the raw header with its length."""
+    """Tensors of a shard in the order of their data, and the raw header with its length.
+
+    Raises:
+        CheckpointError: a tensor's bytes are more or fewer than its shape needs.
+    """
     with path.open("rb") as file:
         prefix = file.read(8)
         text = file.read(int.from_bytes(prefix, "little"))
@@ -110,4 +119,12 @@ def read_header(path: Path) -> tuple[list[SourceTensor], bytes]:
         for name, entry in json.loads(text).items()
         if name != "__metadata__"
     ]
+    for tensor in tensors:
+        wanted = _ITEM_BYTES.get(tensor.dtype, 0) * math.prod(tensor.shape)
+        if tensor.dtype in _ITEM_BYTES and tensor.nbytes != wanted:
+            raise CheckpointError(
+                f"tensor {tensor.name} has {tensor.nbytes} bytes, its shape needs {wanted}",
+                where=str(path),
+                fix=_FIX,
+            )
     return sorted(tensors, key=lambda tensor: tensor.begin), prefix + text

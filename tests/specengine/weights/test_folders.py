@@ -264,6 +264,14 @@ def test_truncated_sources_are_refused(source: Path, tmp_path: Path) -> None:
         _encode(source, tmp_path / "out")
 
 
+def test_shapes_that_contradict_their_bytes_are_refused(source: Path, tmp_path: Path) -> None:
+    path = source / "model.safetensors"
+    octets = path.read_bytes()
+    path.write_bytes(octets.replace(b"[1000,192]", b"[1000,191]"))
+    with pytest.raises(CheckpointError, match=r"embed\.weight has 384000 bytes"):
+        _encode(source, tmp_path / "out")
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_inspection_says_what_bits_are_for(form: str, source: Path, tmp_path: Path) -> None:
     _encode(source, tmp_path / "out", form)
