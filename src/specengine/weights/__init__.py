@@ -3,7 +3,7 @@
 `docs/weights.md` explains the formats; `layout.py` and `packed.py` state every byte.
 """
 
-from specengine.weights.checks import check, check_substitutes
+from specengine.weights.checks import check, decode_checked
 from specengine.weights.facts import Facts, describe
 from specengine.weights.head_copy import HeadCopy, encode_head
 from specengine.weights.low_bit import LowBit, decode_low_bit, encode_low_bit
@@ -18,8 +18,8 @@ __all__ = [
     "LowBit",
     "Packed",
     "check",
-    "check_substitutes",
     "decode",
+    "decode_checked",
     "decode_low_bit",
     "decode_view",
     "describe",

@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 
 from specengine.errors import CheckpointError
+from specengine.weights.coding import escape_places
 from specengine.weights.layout import BLOCK, TILE
 from specengine.weights.packed import UNIT, Packed
 from specengine.weights.registry import FORMATS, WIDEST
@@ -65,27 +66,30 @@ def check_lists(packed: Packed, where: str) -> None:
         )
 
 
-def check_substitutes(packed: Packed, where: str) -> None:
-    """Check that records hold what their escapes say they hold.
+def decode_checked(packed: Packed, where: str) -> torch.Tensor:
+    """Decode, and check on the way that records hold what their escapes say they hold.
+
+    Returns:
+        BF16 patterns, int16 [C, K].
 
     Raises:
         CheckpointError: they do not; products would be corrected by the wrong amount.
     """
-    if packed.escapes.shape[0] == 0:
-        return
-    form = FORMATS[packed.format]
-    values = packed.escapes[:, 1]
-    claimed = torch.stack((packed.escapes[:, 0], values >> 16), dim=1)
     bare = replace(
         packed,
         escapes=packed.escapes[:0],
         escape_offsets=torch.zeros_like(packed.escape_offsets),
     )
+    bits = FORMATS[packed.format].decode(bare)
+    place = escape_places(packed.escapes, packed.escape_offsets, packed.blocks)
+    held = packed.escapes[:, 1].bitwise_right_shift(16).to(torch.int16)
     _require(
-        torch.equal(form.decode(replace(packed, escapes=claimed)), form.decode(bare)),
+        torch.equal(bits[place], held),
         where,
         "escapes state other substitutes than the records hold",
     )
+    bits[place] = packed.escapes[:, 1].to(torch.int16)
+    return bits
 
 
 def _check_offsets(offsets: torch.Tensor, count: int, where: str, name: str) -> None:

@@ -130,14 +130,17 @@ def restore_escapes(
         offsets: int32 [records + 1], where each record's entries start.
     """
     if escapes.shape[0]:
-        blocks = bits.shape[1] // BLOCK
-        counts = offsets.diff()
-        record = torch.repeat_interleave(
-            torch.arange(counts.shape[0], device=bits.device), counts.long()
-        )
-        where = escapes[:, 0].long()
-        channel = record // blocks * TILE + where.bitwise_and(0xFFFF)
-        bits[channel, where.bitwise_right_shift(16).bitwise_and(0xFFFF)] = escapes[:, 1].to(
-            torch.int16
-        )
+        channel, column = escape_places(escapes, offsets, bits.shape[1] // BLOCK)
+        bits[channel, column] = escapes[:, 1].to(torch.int16)
     return bits
+
+
+def escape_places(
+    escapes: torch.Tensor, offsets: torch.Tensor, blocks: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Channel and input of each escape of a stretch, int64 [n]."""
+    counts = offsets.diff().long()
+    record = torch.repeat_interleave(torch.arange(counts.shape[0], device=escapes.device), counts)
+    where = escapes[:, 0].long()
+    channel = record // blocks * TILE + where.bitwise_and(0xFFFF)
+    return channel, where.bitwise_right_shift(16).bitwise_and(0xFFFF)

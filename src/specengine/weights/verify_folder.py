@@ -8,13 +8,12 @@ from pathlib import Path
 import torch
 
 from specengine.errors import CheckpointError
-from specengine.weights.checks import check_lists, check_substitutes
+from specengine.weights.checks import check_lists, decode_checked
 from specengine.weights.encode_folder import Progress, Report
 from specengine.weights.manifest import Manifest, StoredTensor, read_manifest
 from specengine.weights.ordered import Workers
 from specengine.weights.packed import Packed
 from specengine.weights.reader import StoredMatrix
-from specengine.weights.registry import FORMATS
 from specengine.weights.shard_file import hash_range
 from specengine.weights.source import DataFile, octets_of
 
@@ -122,8 +121,7 @@ def _packed_faults(
 
 def _decoded(part: Packed, name: str) -> torch.Tensor:
     check_lists(part, name)
-    check_substitutes(part, name)
-    return FORMATS[part.format].decode(part).contiguous()
+    return decode_checked(part, name).contiguous()
 
 
 def _wrong_hash(name: str, tensor: StoredTensor, found: str) -> list[Fault]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specengine.errors import CheckpointError
-from specengine.weights import FORMATS, Packed, check, check_substitutes, describe, encode
+from specengine.weights import FORMATS, Packed, check, decode_checked, describe, encode
 
 Natural = Callable[..., torch.Tensor]
 Forge = Callable[[Packed], Packed]
@@ -100,7 +100,7 @@ def test_wrong_substitutes_are_found(name: str, natural: Natural) -> None:
     forged = packed.escapes.clone()
     forged[0, 1] ^= 1 << 20
     with pytest.raises(CheckpointError, match="substitutes"):
-        check_substitutes(replace(packed, escapes=forged), "w")
+        decode_checked(replace(packed, escapes=forged), "w")
 
 
 @pytest.mark.parametrize("name", FORMATS)

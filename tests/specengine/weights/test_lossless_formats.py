@@ -12,8 +12,8 @@ from specengine.weights import (
     FORMATS,
     Packed,
     check,
-    check_substitutes,
     decode,
+    decode_checked,
     decode_view,
     encode,
     join,
@@ -29,8 +29,9 @@ PATTERNS = torch.arange(-(2**15), 2**15).to(torch.int16).view(torch.bfloat16)
 def test_every_bit_survives(name: str, matrix: torch.Tensor, same_bits: SameBits) -> None:
     packed = encode(matrix, name)
     check(packed, "matrix")
-    check_substitutes(packed, "matrix")
+    checked = decode_checked(packed, "matrix")
     assert same_bits(decode(packed), matrix)
+    assert torch.equal(checked, matrix.view(torch.int16))
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -48,7 +49,7 @@ def test_any_matrix_survives(name: str, rows: int, width: int, seed: int, rare: 
     drawn = torch.where(torch.rand(rows, width, generator=generator) < rare, other, usual)
     packed = encode(drawn, name)
     check(packed, "drawn")
-    check_substitutes(packed, "drawn")
+    decode_checked(packed, "drawn")
     assert torch.equal(decode(packed).view(torch.int16), drawn.view(torch.int16))
 
 
