@@ -84,4 +84,4 @@ def _folded_attention(
     _, heads, count, width = query.shape
     folded = query.reshape(1, keys.shape[1], -1, width)
     output = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scaling)
-    return output.view(1, heads, count, width)
+    return output.reshape(1, heads, count, width)
