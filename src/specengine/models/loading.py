@@ -18,8 +18,8 @@ from transformers.utils import logging as transformers_logging
 from specengine.decoding.options import EngineOptions
 from specengine.errors import CheckpointError, OptionError
 from specengine.models.families import layout_of
-from specengine.models.shards import check_shards, read_json
 from specengine.models.target import Target
+from specengine.shards import check_shards, read_json
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 _COMPOSITE_NAMES = {r"^model\.language_model\.": "model.", r"^language_model\.": ""}

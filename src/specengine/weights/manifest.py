@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from specengine.errors import CheckpointError
-from specengine.models.shards import read_json
+from specengine.shards import read_json
 
 MANIFEST = "weights.json"
 VERSION = 1

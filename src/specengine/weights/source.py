@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from specengine.errors import CheckpointError
-from specengine.models.shards import check_shards, read_json
+from specengine.shards import check_shards, read_json
 
 _ITEM_BYTES = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8, "I64": 8, "I32": 4, "U8": 1, "I8": 1}
 _FIX = "download or encode it again"
