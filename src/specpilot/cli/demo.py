@@ -54,6 +54,7 @@ def command(
         isolation=isolation or available_isolation(),
         threads=threads,
     )
+    note_busy_cores(deployment)
     remove_earlier_demo(run)
     create_run(deployment, run)
     raise Finished(run_and_report(run, as_json=as_json))
@@ -100,6 +101,15 @@ def available_isolation() -> Isolation:
         err=True,
     )
     return Isolation.NONE
+
+
+def note_busy_cores(deployment: Deployment) -> None:
+    """Say beforehand what will make the demo slow and its verdicts undecided."""
+    from specpilot.cli.doctor_checks import idle_cores
+
+    for found in idle_cores(deployment):
+        if not found.holds:
+            typer.echo(f"note: {found.detail}; {found.fix}.", err=True)
 
 
 def remove_earlier_demo(folder: Path) -> None:

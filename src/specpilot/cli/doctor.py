@@ -26,7 +26,7 @@ def command(
     deployment: Annotated[Path, typer.Argument(help="deployment file")],
     as_json: Annotated[bool, typer.Option("--json", help="findings as JSON")] = False,
 ) -> None:
-    """Try sandbox, disk, models, requests, agent, client overhead and stock's identity."""
+    """Try sandbox, cores, disk, models, requests, agent, client overhead and stock's identity."""
     chosen = load_deployment(deployment)
     findings = [finding for check in _checks() for finding in _tried(check, chosen)]
     if as_json:
@@ -50,6 +50,7 @@ def _checks() -> tuple[tuple[str, Check], ...]:
         ("programs", checks.programs),
         ("isolation", checks.isolation),
         ("devices", checks.devices),
+        ("idle cores", checks.idle_cores),
         ("disk", checks.disk),
         ("models", checks.models),
         ("requests", checks.requests),

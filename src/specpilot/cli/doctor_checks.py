@@ -5,8 +5,10 @@ import json
 import shutil
 import statistics
 import tempfile
+import time
 from pathlib import Path
 
+import psutil
 from aiohttp import web
 
 from specpilot.cli.doctor import Finding
@@ -25,6 +27,8 @@ from specpilot.workload.loading import load_requests
 
 NEEDED_BYTES = 2 << 30
 """Exports, recordings and records of a run."""
+LOAD_SECONDS = 1.0
+ALLOWED_LOAD_PERCENT = 20.0
 OVERHEAD_REQUESTS = 50
 ALLOWED_OVERHEAD_SECONDS = 0.01
 """Per request; more than this would show in rates of short outputs."""
@@ -64,6 +68,27 @@ def devices(deployment: Deployment) -> list[Finding]:
         fix = "wait until it is cool and idle"
         found.append(Finding(f"device {name}", not throttled, detail, fix))
     return found
+
+
+def idle_cores(deployment: Deployment) -> list[Finding]:
+    """Nothing else runs on the cores that a CPU deployment measures on.
+
+    Threads of one product wait for each other by spinning, so that work of others on one core slows
+    every product down, many times where two threads come to share a core.
+    """
+    if "cpu" not in deployment.platform.devices:
+        return []
+    psutil.cpu_percent(percpu=True)
+    time.sleep(LOAD_SECONDS)
+    busiest = max(psutil.cpu_percent(percpu=True))
+    return [
+        Finding(
+            "idle cores",
+            busiest <= ALLOWED_LOAD_PERCENT,
+            f"the busiest core is {busiest:.0f}% used by other work",
+            "stop it: it makes steps slow and verdicts undecided",
+        )
+    ]
 
 
 def disk(deployment: Deployment) -> list[Finding]:

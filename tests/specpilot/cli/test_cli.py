@@ -18,7 +18,7 @@ import pytest
 import simulation
 
 from specpilot.cli.display import render
-from specpilot.cli.doctor_checks import client_overhead, stock_identity
+from specpilot.cli.doctor_checks import client_overhead, idle_cores, stock_identity
 from specpilot.cli.follow import Follower
 from specpilot.cli.main import run
 from specpilot.cli.plan import estimate, smallest_gain
@@ -234,6 +234,20 @@ def test_doctor_reports_each_check_and_fails_for_what_fails(
     assert found["git"]["ok"]
     assert run(["doctor", str(file)]) == 1
     assert "failed agent: no-such-program not found; install" in capsys.readouterr().out
+
+
+def test_doctor_finds_other_work_on_the_cores() -> None:
+    table = {"name": "x", "target": {"model": "x"}, "drafter": {"kind": "dflash2", "model": "x"}}
+    other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        (found,) = idle_cores(parse_deployment(table, where="test"))
+    finally:
+        other.kill()
+        other.wait()
+    assert not found.holds
+    assert "used by other work" in found.detail
+    on_gpu = parse_deployment({**table, "platform": {"devices": ["cuda:0"]}}, where="test")
+    assert idle_cores(on_gpu) == []
 
 
 def test_doctor_measures_the_client_and_proves_stock() -> None:
