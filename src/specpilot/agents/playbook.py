@@ -2,8 +2,8 @@
 
 Runs as `python -m specpilot.agents.playbook` in a direction's worktree. It asks for the cheapest
 evidence first, closes the direction on a written bound when that promises less than the brief's
-minimum, and otherwise commits the change, checks it, times it, and submits what the paired run
-would promote (paper section 3.2). Deterministic: the same brief and answers give the same commits.
+minimum, and otherwise commits the change, checks it and submits it (paper section 3.2).
+Deterministic: the same brief and answers give the same commits.
 """
 
 import sys
@@ -106,22 +106,25 @@ class Playbook:
                 outcome = f"{_spell(candidate.options)} failed its check ({check['detail']})"
                 worktree.restore(self._folder, start)
                 continue
-            timed = self._time()
-            outcome = f"{_spell(candidate.options)}: {timed['verdict']} ({timed['detail']})"
-            if timed["verdict"] == "promoted":
-                answer = self._session.ask("submit", {"retry": timed["retry"]})
-                return f"submitted {_spell(candidate.options)}: {answer['verdict']}"
-            if timed["attempts_left"] < 1 or (timed.get("gain") or {}).get("point", 0.0) > 1.0:
+            judged = self._submit()
+            outcome = f"{_spell(candidate.options)}: {judged['verdict']} ({judged['detail']})"
+            if judged["verdict"] == "promoted":
+                return f"submitted {outcome}"[:500]
+            if judged["attempts_left"] < 1 or (judged.get("gain") or {}).get("point", 0.0) > 1.0:
                 break
             worktree.restore(self._folder, start)
         return self._close(f"measured: {outcome}"[:500], None)
 
-    def _time(self) -> dict[str, Any]:
-        """A paired run; repeated once when the first did not settle anything."""
-        timed = self._session.ask("time", {"retry": 0})
-        if timed["verdict"] in ("void", "undecided") and timed["attempts_left"] > 0:
-            return {**self._session.ask("time", {"retry": 1}), "retry": 1}
-        return {**timed, "retry": 0}
+    def _submit(self) -> dict[str, Any]:
+        """A paired run that promotes what it earns; once more if the first settled nothing.
+
+        Not `time` first: between its answer and a `submit`, another direction would be timed
+        against a base that is about to change.
+        """
+        judged = self._session.ask("submit", {"retry": 0})
+        if judged["verdict"] in ("void", "undecided") and judged["attempts_left"] > 0:
+            return self._session.ask("submit", {"retry": 1})
+        return judged
 
     def _close(self, reason: str, bound: float | None) -> str:
         self._session.ask("close", {"reason": reason[:500], "bound": bound})
