@@ -121,7 +121,7 @@ def remove_earlier_demo(folder: Path) -> None:
     if not folder.exists():
         return
     path = folder / DEPLOYMENT_FILE
-    if not path.is_file() or load_deployment(path).name != NAME:
+    if not path.is_file() or not _is_demo(load_deployment(path)):
         raise Refused("is not an earlier demo", where=str(folder), fix="give another --run")
     if (folder / "journal.jsonl").is_file():
         from specpilot.cli.runs import controller_process
@@ -137,3 +137,9 @@ def remove_earlier_demo(folder: Path) -> None:
     for parent, _, _ in os.walk(folder):
         Path(parent).chmod(stat.S_IRWXU)
     shutil.rmtree(folder)
+
+
+def _is_demo(deployment: Deployment) -> bool:
+    """A user's own run may be called `demo` too."""
+    built_in = deployment.workload.benchmarks == dict.fromkeys(BENCHMARKS, "builtin")
+    return deployment.name == NAME and built_in and deployment.agent.kind == "playbook"

@@ -11,6 +11,7 @@ import typer
 from specpilot.cli.display import Display
 from specpilot.cli.follow import Follower
 from specpilot.cli.runs import JOURNAL_FILE
+from specpilot.core.errors import ExitCode
 
 POLL_SECONDS = 0.25
 END_SECONDS = 60.0
@@ -48,7 +49,7 @@ def drive(folder: Path, display: Display) -> int:
         raise
     display.close()
     _explain(code, log)
-    return code
+    return code if code >= 0 else int(ExitCode.ERROR)
 
 
 def _poll(process: "subprocess.Popen[bytes]") -> int | None:

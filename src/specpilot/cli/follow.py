@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from specpilot.controller.journal import JournalLine
+from specpilot.core.errors import JournalError
 
 
 class Follower:
@@ -13,7 +16,11 @@ class Follower:
         self._offset = 0
 
     def new_lines(self) -> tuple[JournalLine, ...]:
-        """Lines since the last call; a line that is still being written waits."""
+        """Lines since the last call; a line that is still being written waits.
+
+        Raises:
+            JournalError: a whole line is no event.
+        """
         if not self._path.exists():
             return ()
         if self._path.stat().st_size < self._offset:
@@ -25,4 +32,14 @@ class Follower:
             data = stream.read()
         whole = data.rfind(b"\n") + 1
         self._offset += whole
-        return tuple(JournalLine.model_validate_json(line) for line in data[:whole].splitlines())
+        return tuple(self._line(line) for line in data[:whole].split(b"\n") if line)
+
+    def _line(self, raw: bytes) -> JournalLine:
+        try:
+            return JournalLine.model_validate_json(raw)
+        except ValidationError as error:
+            raise JournalError(
+                f"holds a line that is no event ({raw[:60]!r})",
+                where=str(self._path),
+                fix="restore it from a copy; 'specpilot status' names the line",
+            ) from error

@@ -11,6 +11,7 @@ from specpilot.cli.output import Finished
 from specpilot.cli.runs import RUNS, create_run
 from specpilot.cli.summary import print_summary
 from specpilot.core.deployment import Deployment, load_deployment, parse_deployment
+from specpilot.core.errors import ExitCode, SpecPilotError
 
 AgentName = Literal["playbook", "claude", "codex"]
 
@@ -35,7 +36,13 @@ def run_and_report(folder: Path, *, as_json: bool) -> int:
 
     code = drive(folder, choose_display(json_lines=as_json))
     if (folder / "journal.jsonl").is_file() and (folder / "journal.jsonl").stat().st_size:
-        report, where = write_report(folder)
+        try:
+            report, where = write_report(folder)
+        except SpecPilotError:
+            # The controller has said what is wrong; one error line is enough.
+            if code == ExitCode.OK:
+                raise
+            return code
         if not as_json:
             print_summary(report, where)
     return code

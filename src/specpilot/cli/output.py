@@ -7,15 +7,14 @@ from typing import Any
 
 import typer
 
-from specpilot.core.errors import ExitCode
-
 
 class Finished(Exception):
     """A command is done; carries its exit code past the argument parser."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
-        self.code = ExitCode(code)
+        self.code = code
+        """An `ExitCode`, or 130 after an interrupt."""
 
 
 def print_json(value: Any) -> None:

@@ -39,7 +39,12 @@ def create_run(deployment: Deployment, folder: Path) -> None:
 
 def write_deployment(deployment: Deployment, path: Path) -> None:
     """Write a deployment as TOML; keys without a value are left out."""
-    path.write_text(tomli_w.dumps(deployment.model_dump(mode="json", exclude_none=True)), "utf-8")
+    partial = path.with_suffix(".partial")
+    partial.write_text(
+        tomli_w.dumps(deployment.model_dump(mode="json", exclude_none=True)), "utf-8"
+    )
+    # A full disk must not leave half a file in place of a whole one.
+    partial.replace(path)
 
 
 def with_absolute_paths(deployment: Deployment) -> Deployment:
@@ -74,7 +79,7 @@ def require_run(folder: Path) -> Path:
 def controller_process(folder: Path) -> psutil.Process | None:
     """The live controller of a run, by the process id in its journal; None when there is none."""
     pid = None
-    for line in require_run(folder).read_text(encoding="utf-8").splitlines():
+    for line in require_run(folder).read_text("utf-8", errors="replace").splitlines():
         if '"controller_started"' in line:
             found = _last_pid(line)
             pid = found if found is not None else pid

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from statistics import fmean
 
 from specpilot.controller.servers import serving
+from specpilot.core.errors import EngineFailure
 from specpilot.core.measurement import Measurement, PairedRun
 from specpilot.core.requests import FinishReason, Request, RequestOutcome
 from specpilot.core.system import System
@@ -20,7 +21,18 @@ from specpilot.loop.run import Run
 
 
 def speed(arm: Measurement) -> SpeedFacts:
-    """Rates of one arm."""
+    """Rates of one arm.
+
+    Raises:
+        EngineFailure: a request failed, so that it has no rate.
+    """
+    failed = [o for p in arm.passes for o in p if o.finish_reason is FinishReason.FAILED]
+    if failed:
+        raise EngineFailure(
+            f"{len(failed)} requests failed ({failed[0].error})",
+            where=f"system {arm.system.tree_hash[:12]}",
+            fix="make every request answer before its rate is asked for",
+        )
     rates: dict[str, list[float]] = defaultdict(list)
     for outcomes in arm.passes:
         for outcome in outcomes:

@@ -4,6 +4,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Mapping
+from math import isfinite
 
 from specpilot.agents.base import CatalogueOption
 from specpilot.core.errors import Refused
@@ -21,15 +22,25 @@ def parse_options(raw: bytes, where: str) -> dict[str, OptionValue]:
     """
     try:
         table = tomllib.loads(raw.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    # Beside the decoder's own errors: a number of thousands of digits, and nesting without end.
+    except (ValueError, RecursionError) as error:
         raise Refused(
             f"is not valid TOML ({error})", where=where, fix="correct the line named"
         ) from error
     for key, value in table.items():
-        if not isinstance(value, _SCALARS):
+        if not isinstance(value, _SCALARS) or (isinstance(value, float) and not isfinite(value)):
             raise Refused(
-                f"option '{key}' is not a scalar", where=where, fix="use one value per option"
+                f"option '{key}' is not a finite scalar",
+                where=where,
+                fix="use one value per option",
             )
+    # Options are edited line by line, so every line must be the plain `name = value` it looks like.
+    if (lines := _names(raw.decode())) != list(table):
+        raise Refused(
+            f"has lines {sorted(set(lines) ^ set(table))} that are no plain options",
+            where=where,
+            fix="write one 'name = value' a line, comments at the line's start",
+        )
     return table
 
 
@@ -66,6 +77,10 @@ def catalogue(raw: bytes, where: str) -> tuple[CatalogueOption, ...]:
         elif not line.strip():
             comments = []
     return tuple(found)
+
+
+def _names(text: str) -> list[str]:
+    return [name for line in text.splitlines() if (name := _name(line))]
 
 
 def _name(line: str) -> str:

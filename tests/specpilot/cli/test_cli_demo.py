@@ -33,6 +33,10 @@ def test_the_demo_replaces_only_an_earlier_demo(work: Path) -> None:
     simulation.write_deployment(other, simulation.deployment_of())
     with pytest.raises(Refused, match="not an earlier demo"):
         remove_earlier_demo(other)
+    named = work / "named"
+    simulation.write_deployment(named, simulation.deployment_of(name="demo"))
+    with pytest.raises(Refused, match="not an earlier demo"):
+        remove_earlier_demo(named)
     demo = demo_deployment(QUICK, target=work, drafter=work, isolation=Isolation.NONE, threads=None)
     create_run(demo, work / "demo")
     locked = work / "demo" / "exports" / "tree"
