@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from specpilot.controller import evidence
 from specpilot.controller.contracts import HeadroomAnswer
-from specpilot.controller.pairing import run_interleaved
+from specpilot.controller.pairing import interleaved
 from specpilot.core.requests import Request
 from specpilot.core.system import System
 from specpilot.loop.facts import CeilingFacts
@@ -62,14 +62,16 @@ async def by_short_run(run: Run, direction: str, system: System) -> HeadroomAnsw
     """Rates on one short request per benchmark, base and candidate interleaved."""
     base = run.best
     devices = run.leases.pick(1)
-    async with run.leases.hold(devices, direction, "microbenchmark"):
-        arms = await run_interleaved(
+    async with (
+        run.leases.hold(devices, direction, "microbenchmark"),
+        interleaved(
             run.arena(devices),
             {"base": run.systems.export(base), "candidate": run.systems.export(system)},
             few_requests(run.development, _SHORT_TOKENS),
             seed=0,
-        )
-    rates = {name: evidence.speed(arm) for name, arm in arms.items()}
+        ) as (arms, _),
+    ):
+        rates = {name: evidence.speed(arm) for name, arm in arms.items()}
     ratio = rates["candidate"].overall_tokens_per_second / rates["base"].overall_tokens_per_second
     return HeadroomAnswer(
         headroom=ratio - 1,

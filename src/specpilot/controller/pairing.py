@@ -28,20 +28,6 @@ from specpilot.engines.base import RunningEngine
 BOTH_ORDERS = (0, 1)
 
 
-async def run_pair(
-    arena: Arena,
-    run_id: str,
-    baseline: Checkout,
-    candidate: Checkout,
-    requests: Sequence[Request],
-    *,
-    seed: int,
-) -> PairedRun:
-    """Play both arms and return every outcome; see `paired`."""
-    async with paired(arena, run_id, baseline, candidate, requests, seed=seed) as (played, _):
-        return played
-
-
 @asynccontextmanager
 async def paired(
     arena: Arena,
@@ -77,14 +63,6 @@ async def paired(
             candidate=arms[1].measurement("candidate", candidate, origin),
         )
         yield played, server
-
-
-async def run_interleaved(
-    arena: Arena, arms: dict[str, Checkout], requests: Sequence[Request], *, seed: int
-) -> dict[str, Measurement]:
-    """Several arms on one device; see `interleaved`."""
-    async with interleaved(arena, arms, requests, seed=seed) as (measured, _):
-        return measured
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@
 import time
 
 from specpilot.controller import evidence
-from specpilot.controller.pairing import interleaved, run_pair
+from specpilot.controller.pairing import interleaved, paired
 from specpilot.controller.timing import failed_requests
 from specpilot.core.errors import EngineFailure
 from specpilot.core.measurement import Measurement
@@ -44,7 +44,11 @@ async def measure_noise(run: Run) -> None:
     async with run.leases.hold(devices, "phase0", "noise band"):
         started = time.monotonic()
         stock = run.systems.export(run.stock)
-        played = await run_pair(run.arena(devices), "noise", stock, stock, run.development, seed=0)
+        async with paired(run.arena(devices), "noise", stock, stock, run.development, seed=0) as (
+            played,
+            _,
+        ):
+            pass
         seconds = (time.monotonic() - started) * len(devices)
     if failed_requests(played):
         raise _stock_fails(played.baseline)

@@ -3,14 +3,15 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from specpilot.controller.pairing import merge_runs, run_interleaved, run_pair
+from specpilot.controller.pairing import interleaved, merge_runs, paired
 from specpilot.controller.servers import Arena, Tampered, check_outcome
 from specpilot.controller.systems import SystemRepository
 from specpilot.core.errors import EngineFailure
-from specpilot.core.measurement import Isolation
+from specpilot.core.measurement import Isolation, Measurement, PairedRun
 from specpilot.core.requests import FinishReason, Request, RequestOutcome
 from specpilot.core.system import Checkout
 from specpilot.engines.simulated import SimulatedAdapter, SimulatedEngine, simulated_requests
@@ -44,6 +45,16 @@ class Watching(SimulatedAdapter):
         if self._change is not None:
             self._change(engine)
         return engine
+
+
+async def run_pair(*arguments: Any, **options: Any) -> PairedRun:
+    async with paired(*arguments, **options) as (played, _):
+        return played
+
+
+async def run_interleaved(*arguments: Any, **options: Any) -> dict[str, Measurement]:
+    async with interleaved(*arguments, **options) as (measured, _):
+        return measured
 
 
 @pytest.fixture
