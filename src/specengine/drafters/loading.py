@@ -12,7 +12,7 @@ from specengine.drafters.checkpoint import read_network
 from specengine.drafters.config import DFlash2Config, read_config
 from specengine.drafters.dflash2 import DFlash2Drafter, DraftTarget
 from specengine.errors import CheckpointError, OptionError
-from specengine.models.linear import prepack, require_prepacking
+from specengine.models.linear import PrepackedLinear, replace_linear, require_prepacking
 
 KINDS = ("dflash2",)
 
@@ -44,7 +44,7 @@ def load_drafter(
     network = read_network(Path(folder), target.dtype, target.device)
     if options is not None and options.linear == "prepacked":
         require_prepacking(target.device, target.dtype)
-        prepack(network)
+        replace_linear(network, PrepackedLinear)
     return DFlash2Drafter(network, target)
 
 

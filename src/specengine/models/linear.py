@@ -1,17 +1,44 @@
-"""Linear layers whose weights are reordered once for the CPU's matrix units.
+"""Linear layers for the few rows of a decoding step on a CPU.
 
-A plain linear layer reorders its weight on every call; at the few rows of a decoding step that
-costs as much as the product. The reordered weight holds the same values in another order, so only
-the order of summation may differ.
+A plain linear layer reorders its weight on every call; at few rows that costs as much as the
+product. One row (AR decoding) needs no reordering: it is a matrix-vector product. For more rows the
+weight can be reordered once. Both keep the values, so only the order of summation may differ.
 """
 
+from collections.abc import Callable
+
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from specengine.errors import OptionError
 
 _PACK_ROWS = 16
 """Row count the layout is chosen for; measured cost is flat from 1 to 32 rows."""
+
+
+class RowLinear(nn.Linear):
+    """A plain linear layer that takes one row by a matrix-vector product.
+
+    Args:
+        source: the layer it stands in for; its parameters are shared, not copied.
+    """
+
+    def __init__(self, source: nn.Linear) -> None:
+        super().__init__(source.in_features, source.out_features, bias=False, device="meta")
+        self.weight = source.weight
+        self.bias = source.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., in_features] to [..., out_features]."""
+        if x.numel() != self.in_features:
+            return F.linear(x, self.weight, self.bias)
+        row = x.reshape(-1)
+        if self.bias is None:
+            product = torch.mv(self.weight, row)
+        else:
+            product = torch.addmv(self.bias, self.weight, row)
+        return product.view(*x.shape[:-1], -1)
 
 
 class PrepackedLinear(nn.Module):
@@ -70,10 +97,10 @@ def _why_not(device: torch.device, dtype: torch.dtype) -> str | None:
     return None
 
 
-def prepack(module: nn.Module) -> None:
-    """Replace every linear layer inside `module` by a prepacked one, in place."""
+def replace_linear(module: nn.Module, kind: Callable[[nn.Linear], nn.Module]) -> None:
+    """Put `kind` of each plain linear layer inside `module` in its place."""
     for name, child in module.named_children():
-        if isinstance(child, nn.Linear):
-            setattr(module, name, PrepackedLinear(child))
+        if type(child) is nn.Linear:
+            setattr(module, name, kind(child))
         else:
-            prepack(child)
+            replace_linear(child, kind)

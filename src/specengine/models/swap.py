@@ -1,7 +1,8 @@
 """Replace layers of a Transformers model by name, as the engine's options ask.
 
-What is always replaced computes the same values as what it stands in for: norms, and Gated
-DeltaNet layers, which need the tree. Weight layouts are replaced by option only.
+What is always replaced computes the same values as what it stands in for: norms, Gated DeltaNet
+layers, which need the tree, and on a CPU the linear layers, for AR's single row. Weight layouts are
+replaced by option only.
 """
 
 from torch import nn
@@ -10,7 +11,12 @@ from specengine.decoding.options import EngineOptions
 from specengine.models.delta import GatedDelta
 from specengine.models.joined_attention import JoinedAttention
 from specengine.models.layers import JoinedMlp, RootMeanSquareNorm
-from specengine.models.linear import PrepackedLinear, prepack, require_prepacking
+from specengine.models.linear import (
+    PrepackedLinear,
+    RowLinear,
+    replace_linear,
+    require_prepacking,
+)
 
 _NORM_SUFFIX = "RMSNorm"
 _CENTRED_NORMS = ("Gemma3RMSNorm", "Qwen3_5RMSNorm")
@@ -31,10 +37,10 @@ def swap_layers(model: nn.Module, options: EngineOptions) -> None:
             layer.linear_attn = GatedDelta(layer.linear_attn)
         if options.fused_projections:
             _join_projections(layer)
-        if options.linear == "prepacked":
-            prepack(layer)
     if options.linear == "prepacked":
-        model.lm_head = PrepackedLinear(model.lm_head)
+        replace_linear(model, PrepackedLinear)
+    elif weight.device.type == "cpu":
+        replace_linear(model, RowLinear)
 
 
 def _swap_norms(module: nn.Module) -> None:

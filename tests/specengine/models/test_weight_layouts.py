@@ -10,7 +10,7 @@ from specengine.errors import OptionError
 from specengine.models import Target
 from specengine.models import linear as linear_module
 from specengine.models.layers import RootMeanSquareNorm
-from specengine.models.linear import PrepackedLinear, prepack
+from specengine.models.linear import PrepackedLinear, RowLinear, replace_linear
 
 LAYOUTS = [
     EngineOptions(fused_projections=True),
@@ -67,13 +67,33 @@ def test_prepacking_leaves_no_plain_linear(family, tiny_model):
 def test_prepacked_layer_holds_the_exact_weight(dtype, bias):
     source = nn.Linear(48, 80, bias=bias).to(dtype).requires_grad_(False)
     holder = nn.Sequential(source)
-    prepack(holder)
+    replace_linear(holder, PrepackedLinear)
     packed = holder[0]
     assert isinstance(packed, PrepackedLinear)
     assert torch.equal(packed.plain_weight(), source.weight)
     for rows in (1, 16, 70):
         x = torch.randn(rows, 48).to(dtype)
         torch.testing.assert_close(packed(x), source(x), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(48,), (1, 48), (1, 1, 48), (2, 48), (1, 17, 48), (0, 48)])
+def test_row_layer_equals_the_layer_it_stands_in_for(dtype, bias, shape):
+    source = nn.Linear(48, 80, bias=bias).to(dtype).requires_grad_(False)
+    layer = RowLinear(source)
+    assert layer.weight is source.weight
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+    got = layer(x)
+    assert got.dtype == dtype
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(got, source(x), rtol=tolerance, atol=tolerance)
+
+
+def test_a_plain_target_on_a_cpu_has_row_layers_only(family, tiny_model):
+    model = Target(tiny_model(family)).model
+    assert not [name for name, module in model.named_modules() if type(module) is nn.Linear]
+    assert type(model.lm_head) is RowLinear
 
 
 def test_unavailable_prepacking_is_an_error_not_a_fallback(tiny_model, monkeypatch):
