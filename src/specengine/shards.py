@@ -1,16 +1,16 @@
 """What can be said about a checkpoint folder before its tensors are read.
 
-A truncated or missing shard is found from the files' headers alone, so that the message names the
-file at fault instead of a reader's internal complaint. File format: safetensors (8-byte
-little-endian header length, a JSON header with byte ranges, then the data).
+A truncated, missing or forged shard is found from headers and the index alone, so that the message
+names the file at fault instead of a reader's internal complaint.
 """
 
 import json
-import struct
 from pathlib import Path
 
 from specengine.errors import CheckpointError
+from specengine.shard_header import SourceTensor, read_header
 
+INDEX = "model.safetensors.index.json"
 _DOWNLOAD = "download the checkpoint again"
 
 
@@ -18,31 +18,55 @@ def check_shards(folder: Path) -> None:
     """Check that all shards of a checkpoint are there and as long as their headers say.
 
     Raises:
-        CheckpointError: no folder, no shards, a shard is missing, truncated or unreadable.
+        CheckpointError: no folder, no shards, no tensors; a shard is missing, truncated or
+            forged; the index names files outside the folder or tensors that no shard has.
+    """
+    shard_headers(folder)
+
+
+def shard_headers(folder: Path) -> dict[Path, tuple[list[SourceTensor], bytes]]:
+    """Tensors and raw header of each shard of a checkpoint, in the order of their names.
+
+    Raises:
+        CheckpointError: as `check_shards`.
     """
     if not folder.is_dir():
         raise CheckpointError(
             "is not a folder", where=str(folder), fix="give the path of a checkpoint folder"
         )
-    for shard in _shard_files(folder):
-        _check_header(shard)
+    index = folder / INDEX
+    places = _weight_map(index) if index.is_file() else {}
+    names = sorted(set(places.values())) if index.is_file() else [_single(folder)]
+    headers = {folder / name: read_header(folder / name) for name in names}
+    holders: dict[str, Path] = {}
+    for path, (tensors, _) in headers.items():
+        for tensor in tensors:
+            other = holders.setdefault(tensor.name, path)
+            if other != path:
+                raise CheckpointError(
+                    f"holds tensor {tensor.name!r:.120}, as {other.name} does",
+                    where=str(path),
+                    fix=_DOWNLOAD,
+                )
+    for name, shard in places.items():
+        if holders.get(name) != folder / shard:
+            raise CheckpointError(
+                f"says that {shard} holds tensor {name!r:.120}, which it does not",
+                where=str(index),
+                fix=_DOWNLOAD,
+            )
+    if not holders:
+        raise CheckpointError("holds no tensors", where=str(folder), fix=_DOWNLOAD)
+    return headers
 
 
-def _shard_files(folder: Path) -> list[Path]:
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        table = read_json(index).get("weight_map")
-        if not isinstance(table, dict):
-            raise CheckpointError("has no weight_map", where=str(index), fix=_DOWNLOAD)
-        return [folder / name for name in sorted(set(table.values()))]
-    single = folder / "model.safetensors"
-    if not single.is_file():
-        raise CheckpointError(
-            "holds no model.safetensors and no index of shards",
-            where=str(folder),
-            fix="convert the checkpoint to safetensors, or check the path",
-        )
-    return [single]
+def is_plain_name(name: object) -> bool:
+    """Whether this names a file of the folder it is found in, and nothing outside."""
+    return (
+        isinstance(name, str)
+        and name not in ("", ".", "..")
+        and not any(mark in name for mark in ("/", "\\", "\0"))
+    )
 
 
 def read_json(path: Path) -> dict[str, object]:
@@ -61,34 +85,36 @@ def read_json(path: Path) -> dict[str, object]:
         raise CheckpointError(
             f"is not valid JSON ({error})", where=str(path), fix=_DOWNLOAD
         ) from error
+    except RecursionError as error:
+        raise CheckpointError(
+            "is not valid JSON (nested too deeply)", where=str(path), fix=_DOWNLOAD
+        ) from error
     if not isinstance(table, dict):
         raise CheckpointError("is not a JSON object", where=str(path), fix=_DOWNLOAD)
     return table
 
 
-def _check_header(shard: Path) -> None:
-    if not shard.is_file():
-        raise CheckpointError("is missing", where=str(shard), fix=_DOWNLOAD)
-    size = shard.stat().st_size
-    with shard.open("rb") as file:
-        start = file.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else size
-        if 8 + length > size:
+def _single(folder: Path) -> str:
+    name = "model.safetensors"
+    if not (folder / name).is_file():
+        raise CheckpointError(
+            f"holds no {name} and no index of shards",
+            where=str(folder),
+            fix="convert the checkpoint to safetensors, or check the path",
+        )
+    return name
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    """File names by tensor, all of them in the index's own folder."""
+    table = read_json(index).get("weight_map")
+    if not isinstance(table, dict) or not table:
+        raise CheckpointError("has no weight_map", where=str(index), fix=_DOWNLOAD)
+    for tensor, name in table.items():
+        if not is_plain_name(name):
             raise CheckpointError(
-                f"is truncated ({size} bytes end inside the header)",
-                where=str(shard),
+                f"places tensor {tensor!r:.80} in {name!r:.80}, which is no file name",
+                where=str(index),
                 fix=_DOWNLOAD,
             )
-        text = file.read(length)
-    try:
-        table = json.loads(text)
-        entries = {name: entry for name, entry in table.items() if name != "__metadata__"}
-        end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise CheckpointError("has a corrupt header", where=str(shard), fix=_DOWNLOAD) from error
-    if 8 + length + end != size:
-        raise CheckpointError(
-            f"is truncated or padded ({size} bytes, the header describes {8 + length + end})",
-            where=str(shard),
-            fix=_DOWNLOAD,
-        )
+    return table

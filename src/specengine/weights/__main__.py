@@ -1,15 +1,18 @@
 """`python -m specengine.weights encode|verify|inspect`: one JSON object per line of output.
 
 Lines are `{"event": "tensor", ...}` as work goes on, one `{"event": "result", ...}` at the end, or
-`{"event": "error", "message": ...}`. The exit code is 0, or 1 after an error or a found fault.
+`{"event": "error", "message": ...}`. The exit code is 0; 1 after an error or a found fault; 130 or
+143 after SIGINT or SIGTERM.
 """
 
 import argparse
 import json
 import os
+import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from types import FrameType
 
 import torch
 
@@ -19,7 +22,15 @@ from specengine.weights.inspect_folder import inspect_folder
 from specengine.weights.registry import FORMATS
 from specengine.weights.verify_folder import verify_folder
 
-INTERRUPTED = 130
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class _Stopped(BaseException):
+    """A signal asks for the end; no part of the work may take it for its own failure."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,18 +39,41 @@ def main(arguments: list[str] | None = None) -> int:
     # Pieces run side by side on threads of their own; torch must not split each of them again.
     torch.set_num_threads(1)
     try:
+        return _run(options)
+    except BrokenPipeError:
+        # The reader of our lines left; nothing more can be said to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _run(options: argparse.Namespace) -> int:
+    for number in SIGNALS:
+        signal.signal(number, _stop)
+    try:
         result = options.run(options)
     except EngineError as error:
         _tell("error", {"message": str(error)})
         return 1
+    except BrokenPipeError:
+        raise
     except OSError as error:
         _tell("error", {"message": f"{error.filename or 'disk'}: {error.strerror}; check the path"})
         return 1
-    except KeyboardInterrupt:
-        _tell("error", {"message": "interrupted; the same command continues an encoding"})
-        return INTERRUPTED
+    except MemoryError:
+        _tell("error", {"message": "memory is full; use fewer --threads, then repeat the command"})
+        return 1
+    except _Stopped as stopped:
+        _tell("error", {"message": f"interrupted; {options.after}"})
+        return 128 + stopped.number
     _tell("result", result)
     return 1 if result.get("faults") else 0
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Unwind once; more signals must not cut the unwinding short."""
+    for one in SIGNALS:
+        signal.signal(one, signal.SIG_IGN)
+    raise _Stopped(number)
 
 
 def _encode(options: argparse.Namespace) -> dict[str, object]:
@@ -77,17 +111,17 @@ def _parser() -> argparse.ArgumentParser:
     threads = len(os.sched_getaffinity(0))
 
     encode = commands.add_parser("encode", help="encode a checkpoint folder")
-    encode.set_defaults(run=_encode)
+    encode.set_defaults(run=_encode, after="the same command continues")
     encode.add_argument("source", type=Path)
     encode.add_argument("destination", type=Path)
     encode.add_argument("--format", default="w12", help=", ".join(FORMATS))
 
     verify = commands.add_parser("verify", help="check every byte of an encoded folder")
-    verify.set_defaults(run=_verify)
+    verify.set_defaults(run=_verify, after="nothing was verified")
     verify.add_argument("folder", type=Path)
 
     inspect = commands.add_parser("inspect", help="bits per weight of each tensor, and why")
-    inspect.set_defaults(run=_inspect)
+    inspect.set_defaults(run=_inspect, after="nothing was changed")
     inspect.add_argument("folder", type=Path)
     for command in (encode, verify):
         command.add_argument("--threads", type=int, default=threads)

@@ -5,26 +5,36 @@ copied. Memory does not grow with the checkpoint: a few stretches are held. An i
 continues with the same call.
 """
 
+import fcntl
 import hashlib
-import shutil
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from specengine.errors import OptionError
+from specengine.errors import CheckpointError, OptionError
+from specengine.shard_header import SourceTensor
+from specengine.shards import shard_headers
 from specengine.weights.encode_tensor import TensorEncoder
+from specengine.weights.journal import journal_of
 from specengine.weights.manifest import (
+    ARRAYS,
+    LISTS,
     MANIFEST,
+    PADDING,
     VERSION,
     Manifest,
+    StoredFile,
     StoredShard,
     StoredTensor,
     write_manifest,
 )
 from specengine.weights.ordered import Workers
 from specengine.weights.registry import format_named
-from specengine.weights.shard_file import ShardWriter, finished_shard, journal_of
-from specengine.weights.source import DataFile, SourceTensor, read_header, source_shards
+from specengine.weights.shard_file import ShardWriter, finished_shard
+from specengine.weights.source import DataFile, octets_of
+from specengine.weights.storage import storing, write_all
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".onnx", ".msgpack")
 
@@ -48,32 +58,82 @@ def encode_folder(
 
     Raises:
         CheckpointError: the source is damaged.
-        OptionError: unknown format, or a destination that is complete or is the source.
+        OptionError: unknown format, or a destination that is complete, is the source, or is being
+            written by another process.
+        EngineError: the disk is full; finished tensors are kept.
     """
     format_named(form)
-    paths = source_shards(source)
+    headers = shard_headers(source)
+    _check_names(source, headers)
     if (destination / MANIFEST).exists() or destination.resolve() == source.resolve():
         raise OptionError(
             "holds a checkpoint already", where=str(destination), fix="name a new folder"
         )
-    destination.mkdir(parents=True, exist_ok=True)
-    run = _Run(form, [read_header(path) for path in paths], report)
-    with Workers(threads) as workers:
-        for index, path in enumerate(paths):
-            name = f"weights-{index + 1:05d}-of-{len(paths):05d}.safetensors"
+    with storing(destination):
+        destination.mkdir(parents=True, exist_ok=True)
+    run = _Run(form, list(headers.values()), report)
+    with _alone(destination), Workers(threads) as workers:
+        for index, path in enumerate(headers):
+            name = f"weights-{index + 1:05d}-of-{len(headers):05d}.safetensors"
             run.shard(index, path, destination / name, workers)
-    _copy_other_files(source, destination)
-    manifest = Manifest(
-        version=VERSION,
-        format=form,
-        source_sha256=hashlib.sha256(b"".join(header for _, header in run.headers)).hexdigest(),
-        shards=run.shards,
-        tensors=run.tensors,
-    )
-    write_manifest(destination, manifest)
-    for name in run.shards:
-        journal_of(destination / name).unlink()
+        manifest = Manifest(
+            version=VERSION,
+            format=form,
+            source_sha256=hashlib.sha256(b"".join(header for _, header in run.headers)).hexdigest(),
+            shards=run.shards,
+            tensors=run.tensors,
+            files=_copy_other_files(source, destination),
+        )
+        write_manifest(destination, manifest)
+        for name in run.shards:
+            journal_of(destination / name).unlink()
     return manifest
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep a second process from writing the same shards.
+
+    Raises:
+        OptionError: there is one.
+    """
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OptionError(
+                "is being written by another process",
+                where=str(folder),
+                fix="wait for it, or name another folder",
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _check_names(source: Path, headers: dict[Path, tuple[list[SourceTensor], bytes]]) -> None:
+    """Refuse names that would collide with those that are written.
+
+    Raises:
+        CheckpointError: there are such.
+    """
+    for path, (tensors, _) in headers.items():
+        names = {tensor.name for tensor in tensors}
+        for name in sorted(names):
+            for key in (*ARRAYS, *LISTS, *PADDING):
+                if f"{name}.{key}" in names:
+                    raise CheckpointError(
+                        f"holds both {name!r:.80} and its '.{key}', a name that encoding needs",
+                        where=str(path),
+                        fix="rename one of them",
+                    )
+    if (source / MANIFEST).exists():
+        raise CheckpointError(
+            f"holds a {MANIFEST}, as encoded folders do",
+            where=str(source),
+            fix="remove it, or give the original checkpoint",
+        )
 
 
 class _Run:
@@ -96,8 +156,9 @@ class _Run:
         identity = hashlib.sha256(f"{VERSION} {self.form} ".encode() + header).hexdigest()
         earlier = finished_shard(out, identity)
         if earlier is not None:
-            self.shards[out.name], finished = earlier
-            self._add(finished)
+            assert earlier.shard is not None
+            self.shards[out.name] = earlier.shard
+            self._add(earlier.tensors)
             return
         with DataFile(source) as data, ShardWriter(out, tensors, identity) as writer:
             self._add(writer.done)
@@ -114,9 +175,24 @@ class _Run:
             self.report(Progress(name, self._done, sum(self._sizes.values())))
 
 
-def _copy_other_files(source: Path, destination: Path) -> None:
+def _copy_other_files(source: Path, destination: Path) -> dict[str, StoredFile]:
     """Configuration, tokenizer and licence: whatever is no weight file."""
+    copied = {}
     for path in sorted(source.iterdir()):
         index = path.name.endswith(".index.json")
         if path.is_file() and not index and path.suffix not in _WEIGHTS:
-            shutil.copyfile(path, destination / path.name)
+            copied[path.name] = _copy(path, destination / path.name)
+    return copied
+
+
+def _copy(path: Path, target: Path) -> StoredFile:
+    digest = hashlib.sha256()
+    part = target.with_name(target.name + ".part")
+    with DataFile(path) as data, storing(part):
+        size = path.stat().st_size
+        with part.open("wb", buffering=0) as file:
+            for octets in data.pieces(0, size):
+                digest.update(octets_of(octets))
+                write_all(file, octets_of(octets))
+        part.replace(target)
+    return StoredFile(bytes=size, sha256=digest.hexdigest())

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from specengine.shard_header import SourceTensor
 from specengine.weights.facts import describe_stored, stored_places
 from specengine.weights.layout import TILE
 from specengine.weights.manifest import StoredArray, StoredTensor
@@ -13,7 +14,7 @@ from specengine.weights.ordered import Workers
 from specengine.weights.packed import Packed, join
 from specengine.weights.registry import FORMATS, WIDEST, tiles_at_once
 from specengine.weights.shard_file import ShardWriter
-from specengine.weights.source import DataFile, SourceTensor, octets_of
+from specengine.weights.source import DataFile, octets_of
 from specengine.weights.stored_form import to_disk, trim
 
 _DTYPES = {torch.uint8: "U8", torch.uint16: "U16"}

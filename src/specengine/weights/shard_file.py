@@ -3,7 +3,7 @@
 The header of a safetensors file comes first and names every array, but sizes are known only after
 encoding. So a shard is written as data behind a reserved header, beside a journal with one line per
 finished tensor; the header goes in at the end. A killed run continues after the last tensor whose
-bytes still match their hashes.
+bytes still match their hashes; nothing else of an earlier run is trusted.
 """
 
 import hashlib
@@ -11,10 +11,11 @@ import json
 import os
 from pathlib import Path
 
-from pydantic import ValidationError
-
+from specengine.shard_header import SourceTensor
+from specengine.weights.journal import Journal, Reading, journal_of, read_journal
 from specengine.weights.manifest import StoredArray, StoredShard, StoredTensor
-from specengine.weights.source import DataFile, SourceTensor, octets_of
+from specengine.weights.source import DataFile, octets_of
+from specengine.weights.storage import storing, write_all
 
 ALIGNMENT = 16
 _ARRAYS = 6
@@ -35,38 +36,39 @@ class ShardWriter:
     def __init__(self, path: Path, tensors: list[SourceTensor], identity: str) -> None:
         self.path = path
         self.part = path.with_name(path.name + ".part")
-        self.journal = journal_of(path)
         self.done: dict[str, StoredTensor] = {}
         """Tensors that are safe on disk."""
+        self._sources = {tensor.name: tensor for tensor in tensors}
         names = sum(len(json.dumps(tensor.name)) + _ENTRY_BYTES for tensor in tensors)
         self._header_bytes = -(-(_ARRAYS * names + 4096) // 4096) * 4096
         self._identity = identity
+        self._journal = Journal(journal_of(path))
         self._end = 0
 
     def __enter__(self) -> "ShardWriter":
-        lines = self._recover()
-        self._data = self.part.open("r+b" if self.part.exists() else "w+b")
-        self._lines = self.journal.open("w", encoding="utf-8")
-        self._note({"identity": self._identity})
-        for line in lines:
-            self._note(line)
+        self._recover()
+        with storing(self.part):
+            self._data = self.part.open("r+b" if self.part.exists() else "w+b", buffering=0)
+        self._journal.open(self._identity, self.done)
         return self
 
     def __exit__(self, *failure: object) -> None:
         self._data.close()
-        self._lines.close()
+        self._journal.close()
 
     def begin(self) -> None:
         """Start a tensor; what an unfinished one has left is dropped."""
-        self._data.truncate(self._header_bytes + self._end)
-        self._data.seek(0, os.SEEK_END)
+        with storing(self.part):
+            self._data.truncate(self._header_bytes + self._end)
+            self._data.seek(0, os.SEEK_END)
         self._at = self._array = self._end
         self._digest = hashlib.sha256()
 
     def add(self, octets: memoryview) -> None:
         """Add bytes to the current array."""
         self._digest.update(octets)
-        self._data.write(octets)
+        with storing(self.part):
+            write_all(self._data, octets)
         self._at += len(octets)
 
     def end_array(self, dtype: str, shape: list[int]) -> StoredArray:
@@ -88,26 +90,26 @@ class ShardWriter:
             self.add(memoryview(bytes(filling)))
             padding = self.end_array("U8", [filling])
             tensor = tensor.model_copy(update={"arrays": {**tensor.arrays, "padding": padding}})
-        self._data.flush()
         self._end = self._at
         self.done[name] = tensor
-        self._note({"name": name, "tensor": tensor.model_dump(mode="json")})
+        self._journal.add_tensor(name, tensor)
 
     def finish(self) -> StoredShard:
         """Write the header and give the file its name; the journal stays for the manifest."""
         header = self._header()
-        self._data.truncate(len(header) + self._end)
-        self._data.seek(0)
-        self._data.write(header)
-        self._data.flush()
-        os.fsync(self._data.fileno())
+        with storing(self.part):
+            self._data.truncate(len(header) + self._end)
+            self._data.seek(0)
+            write_all(self._data, memoryview(header))
+            os.fsync(self._data.fileno())
         shard = StoredShard(
             bytes=len(header) + self._end,
             header_bytes=len(header),
             header_sha256=hashlib.sha256(header).hexdigest(),
         )
-        self._note({"shard": shard.model_dump(mode="json")})
-        self.part.replace(self.path)
+        self._journal.add_shard(shard)
+        with storing(self.path):
+            self.part.replace(self.path)
         return shard
 
     def _header(self) -> bytes:
@@ -124,59 +126,47 @@ class ShardWriter:
         size = self._header_bytes - 8
         return size.to_bytes(8, "little") + text.ljust(size)
 
-    def _recover(self) -> list[dict[str, object]]:
-        """Journal lines of the tensors whose bytes are still there and right."""
-        identity, lines, _ = read_journal(self.journal)
-        kept: list[dict[str, object]] = []
-        if identity != self._identity or not self.part.is_file():
-            return kept
+    def _recover(self) -> None:
+        """Keep an earlier run's tensors up to the first whose bytes are not there and right."""
+        reading = read_journal(journal_of(self.path))
+        if reading.identity != self._identity or not self.part.is_file():
+            return
         size = self.part.stat().st_size
         with DataFile(self.part) as data:
-            for name, tensor in lines.items():
-                ends = [array.end for array in tensor.arrays.values()]
-                intact = self._header_bytes + max(ends) <= size and all(
-                    hash_range(data, self._header_bytes, array) == array.sha256
-                    for array in tensor.arrays.values()
-                )
-                if not intact:
+            for name, tensor in reading.tensors.items():
+                arrays = sorted(tensor.arrays.values(), key=lambda array: (array.begin, array.end))
+                source = self._sources.get(name)
+                if (
+                    source is None
+                    or (tensor.dtype, tuple(tensor.shape)) != (source.dtype, source.shape)
+                    or not _tile(arrays, self._end)
+                    or self._header_bytes + arrays[-1].end > size
+                    or not _intact(data, self._header_bytes, arrays)
+                ):
                     break
                 self.done[name] = tensor
-                self._end = max(ends)
-                kept.append({"name": name, "tensor": tensor.model_dump(mode="json")})
-        return kept
-
-    def _note(self, line: dict[str, object]) -> None:
-        self._lines.write(json.dumps(line) + "\n")
-        self._lines.flush()
+                self._end = arrays[-1].end
 
 
-def finished_shard(path: Path, identity: str) -> tuple[StoredShard, dict[str, StoredTensor]] | None:
-    """A shard that an earlier run of the same encoding has finished, if there is one."""
-    found, tensors, shard = read_journal(journal_of(path))
-    whole = path.is_file() and shard is not None and path.stat().st_size == shard.bytes
-    return (shard, tensors) if shard and whole and found == identity else None
+def finished_shard(path: Path, identity: str) -> Reading | None:
+    """What an earlier run of the same encoding has finished, if its bytes are all there and right.
 
-
-def read_journal(path: Path) -> tuple[str | None, dict[str, StoredTensor], StoredShard | None]:
-    """Identity, finished tensors and finished shard; a torn last line is left out."""
-    identity, tensors, shard = None, {}, None
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    for line in text.splitlines():
-        try:
-            entry = json.loads(line)
-            if "tensor" in entry:
-                tensors[entry["name"]] = StoredTensor.model_validate(entry["tensor"])
-            elif "shard" in entry:
-                shard = StoredShard.model_validate(entry["shard"])
-            else:
-                identity = entry["identity"]
-        except (ValueError, KeyError, ValidationError):
-            break
-    return identity, tensors, shard
-
-
-def journal_of(path: Path) -> Path:
-    return path.with_name(path.name + ".journal")
+    A damaged shard becomes an unfinished one, of which the intact tensors are kept.
+    """
+    reading = read_journal(journal_of(path))
+    shard = reading.shard
+    if shard is None or reading.identity != identity or not path.is_file():
+        return None
+    arrays = [array for tensor in reading.tensors.values() for array in tensor.arrays.values()]
+    if path.stat().st_size == shard.bytes:
+        with DataFile(path) as data:
+            header = data.read(0, shard.header_bytes)
+            right = hashlib.sha256(octets_of(header)).hexdigest() == shard.header_sha256
+            if right and _intact(data, shard.header_bytes, arrays):
+                return reading
+    with storing(path):
+        path.replace(path.with_name(path.name + ".part"))
+    return None
 
 
 def stored_name(tensor: str, form: str, array: str) -> str:
@@ -190,3 +180,16 @@ def hash_range(data: DataFile, start: int, array: StoredArray) -> str:
     for piece in data.pieces(start + array.begin, start + array.end):
         digest.update(octets_of(piece))
     return digest.hexdigest()
+
+
+def _tile(arrays: list[StoredArray], start: int) -> bool:
+    """Whether sorted arrays follow each other from `start` without holes."""
+    for array in arrays:
+        if array.begin != start:
+            return False
+        start = array.end
+    return True
+
+
+def _intact(data: DataFile, start: int, arrays: list[StoredArray]) -> bool:
+    return all(hash_range(data, start, array) == array.sha256 for array in arrays)

@@ -10,7 +10,7 @@ import torch
 from specengine.errors import CheckpointError
 from specengine.weights.checks import check_lists, decode_checked
 from specengine.weights.encode_folder import Progress, Report
-from specengine.weights.manifest import Manifest, StoredTensor, read_manifest
+from specengine.weights.manifest import Manifest, StoredFile, StoredTensor, read_manifest
 from specengine.weights.ordered import Workers
 from specengine.weights.packed import Packed
 from specengine.weights.reader import StoredMatrix
@@ -37,6 +37,8 @@ def verify_folder(folder: Path, *, threads: int, report: Report) -> list[Fault]:
     """
     manifest = read_manifest(folder)
     faults: list[Fault] = []
+    for name, file in manifest.files.items():
+        faults += _file_faults(folder / name, file)
     total = sum(tensor.nbytes for tensor in manifest.tensors.values())
     done = 0
     with Workers(threads) as workers:
@@ -54,6 +56,17 @@ def verify_folder(folder: Path, *, threads: int, report: Report) -> list[Fault]:
             else:
                 done += sum(tensor.nbytes for tensor in tensors.values())
     return faults
+
+
+def _file_faults(path: Path, stored: StoredFile) -> list[Fault]:
+    """Of a configuration, tokenizer or other file beside the shards."""
+    if not path.is_file():
+        return [Fault(path.name, "is missing")]
+    digest = hashlib.sha256()
+    with DataFile(path) as data:
+        for octets in data.pieces(0, path.stat().st_size):
+            digest.update(octets_of(octets))
+    return [] if digest.hexdigest() == stored.sha256 else [Fault(path.name, "was changed")]
 
 
 def _shard_faults(folder: Path, shard: str, manifest: Manifest) -> Iterator[Fault]:

@@ -1,11 +1,13 @@
 """`specpilot weights …`: the engine's lossless formats, run as a process of its own."""
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +21,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="as JSON")]
 Threads = Annotated[int | None, typer.Option(min=1, help="all processors when absent")]
 PLAIN_LINES = 10
 """Lines of progress where nobody watches a bar."""
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 def build_app() -> typer.Typer:
@@ -93,27 +96,101 @@ def inspect(
 
 
 def _run(arguments: list[str], threads: int | None, title: str, *, quiet: bool) -> dict[str, Any]:
-    """Run the engine's command and follow its lines; returns its result."""
+    """Run the engine's command and follow its lines; returns its result.
+
+    An interrupt is handed to the engine, which leaves its folder so that it can go on.
+    """
     command = [sys.executable, "-m", "specengine.weights", *arguments]
     if threads is not None:
         command += ["--threads", str(threads)]
-    result: dict[str, Any] | None = None
-    with (
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
-        _progress(title, quiet=quiet) as step,
-    ):
-        assert process.stdout is not None
-        for line in process.stdout:
-            event = json.loads(line)
-            if event["event"] == "tensor":
-                step(event["tensor"], event["done_bytes"], event["total_bytes"])
-            elif event["event"] == "error":
-                typer.echo(f"error: {event['message']}", err=True)
-            else:
-                result = {key: value for key, value in event.items() if key != "event"}
-    if result is None:
-        raise Finished(1)
-    return result
+    with _Interrupts() as interrupts:
+        ends, code = _ends_of(command, interrupts, _progress(title, quiet=quiet))
+    if "result" in ends:
+        result: dict[str, Any] = ends["result"]
+        return result
+    if interrupts.received:
+        after = "; the same command continues" if title == "encode" else ""
+        typer.echo(f"interrupted{after}", err=True)
+        raise Finished(128 + interrupts.received[0])
+    message = ends["error"]["message"] if "error" in ends else _unexplained(code)
+    typer.echo(f"error: {message}", err=True)
+    raise Finished(1)
+
+
+def _ends_of(
+    command: list[str], interrupts: "_Interrupts", progress: AbstractContextManager[Any]
+) -> tuple[dict[str, Any], int]:
+    """The engine's last lines by event, and its exit code."""
+    # A group of its own: a terminal's interrupt must not reach the engine while it still starts.
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, encoding="utf-8", errors="replace", process_group=0
+    ) as process:
+        interrupts.hand_to(process)
+        try:
+            with progress as step:
+                ends = _follow(process, step)
+        finally:
+            # Where showing progress failed, the engine must not go on unseen; else it has ended.
+            if process.stdout is not None:
+                process.stdout.close()
+            process.wait()
+    return ends, process.returncode
+
+
+def _follow(process: "subprocess.Popen[str]", step: Any) -> dict[str, Any]:
+    """Show progress until the engine's last line; its result or error by name."""
+    assert process.stdout is not None
+    ends: dict[str, Any] = {}
+    for line in process.stdout:
+        if not line.endswith("\n"):
+            break  # a killed engine leaves half a line
+        event = json.loads(line)
+        if event["event"] == "tensor":
+            step(event["tensor"], event["done_bytes"], event["total_bytes"])
+        else:
+            ends[event.pop("event")] = event
+    return ends
+
+
+class _Interrupts:
+    """Asks the engine to end when we are asked to, and makes it when asked twice.
+
+    Use as a context manager.
+    """
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> "_Interrupts":
+        self._before = {one: signal.signal(one, self._receive) for one in _STOPPING}
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for one, handler in self._before.items():
+            signal.signal(one, handler)
+
+    def hand_to(self, process: "subprocess.Popen[str]") -> None:
+        """Name the engine's process, which may be started after the first signal."""
+        self._process = process
+        if self.received:
+            process.terminate()
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.received.append(number)
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM if len(self.received) == 1 else signal.SIGKILL)
+
+
+def _unexplained(code: int) -> str:
+    """What to say of an engine that ended without a word of its own."""
+    if code < 0:
+        how = f"was killed by {signal.Signals(-code).name}"
+        if -code == signal.SIGKILL:
+            how += ", as happens when memory is full"
+    else:
+        how = f"ended with code {code} and no result"
+    return f"the engine's process {how}; repeat the same command"
 
 
 @contextmanager

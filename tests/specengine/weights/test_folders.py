@@ -1,8 +1,10 @@
 """Encoded folders: streaming, resuming, and finding damage."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -234,7 +236,7 @@ def test_wrong_original_hash_is_named(source: Path, tmp_path: Path) -> None:
     [
         (lambda text: text.replace('"w12"', '"w11"', 1), "its own hash"),
         (lambda text: text[:-40], "not valid JSON"),
-        (lambda text: text.replace('"version": 1', '"version": 2'), "version 2"),
+        (lambda text: text.replace('"version": 2', '"version": 3'), "version 3"),
     ],
 )
 def test_damaged_manifests_are_refused(
@@ -245,6 +247,48 @@ def test_damaged_manifests_are_refused(
     path.write_text(change(path.read_text()))
     with pytest.raises(CheckpointError, match=message):
         read_manifest(tmp_path / "out")
+
+
+def _forge(manifest: dict[str, Any], path: str, value: object) -> None:
+    *parents, last = path.split("/")
+    for key in parents:
+        manifest = manifest[key]
+    manifest[last] = value
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("tensors/bias/shard", "../source/model.safetensors", "unknown shard"),
+        ("shards/..", {"bytes": 9, "header_bytes": 9, "header_sha256": "0" * 64}, "no file name"),
+        ("files/a~b", {"bytes": 9, "sha256": "0" * 64}, "no file name"),
+        ("tensors/bias/arrays/data/end", 2**40, "not what its shape needs"),
+        ("tensors/bias/arrays/data/begin", -20, "greater than or equal to 0"),
+        ("tensors/bias/arrays", {}, "does not have the arrays data"),
+        ("tensors/bias/shape", [6], "stored in another shape"),
+        ("tensors/bias/facts", {}, "what its size comes from"),
+        ("tensors/bias/format", "w12", "no BF16 matrix"),
+        ("tensors/embed.weight/facts/total", "12", "what its size comes from"),
+        ("tensors/embed.weight/shape", [1 << 62, 192], "what its size|entries"),
+        ("tensors/embed.weight/shape", [0, 192], "no BF16 matrix"),
+        (f"shards/{SHARD}/bytes", 100, "ends outside its shard"),
+    ],
+)
+def test_forged_manifests_are_refused(
+    path: str, value: object, message: str, source: Path, tmp_path: Path
+) -> None:
+    """With the right hash of itself, so that only its contents give it away."""
+    _encode(source, tmp_path / "out")
+    file = tmp_path / "out" / MANIFEST
+    table = json.loads(file.read_text())
+    table.pop("sha256")
+    _forge(table, path, value)
+    text = json.dumps(table, sort_keys=True).replace("a~b", "a/b")
+    digest = hashlib.sha256(json.dumps(json.loads(text), sort_keys=True).encode()).hexdigest()
+    file.write_text(json.dumps({"sha256": digest, **json.loads(text)}))
+    with pytest.raises(CheckpointError, match=message) as caught:
+        EncodedFolder(tmp_path / "out").packed("embed.weight")
+    assert "\n" not in str(caught.value)
 
 
 def test_complete_folders_and_the_source_are_not_overwritten(source: Path, tmp_path: Path) -> None:
@@ -268,7 +312,7 @@ def test_shapes_that_contradict_their_bytes_are_refused(source: Path, tmp_path: 
     path = source / "model.safetensors"
     octets = path.read_bytes()
     path.write_bytes(octets.replace(b"[1000,192]", b"[1000,191]"))
-    with pytest.raises(CheckpointError, match=r"embed\.weight has 384000 bytes"):
+    with pytest.raises(CheckpointError, match=r"'embed\.weight' has 384000 bytes"):
         _encode(source, tmp_path / "out")
 
 

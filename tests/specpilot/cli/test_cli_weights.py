@@ -1,6 +1,7 @@
 """`specpilot weights` from outside, on a small checkpoint."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -75,3 +76,37 @@ def test_errors_are_one_line(
     assert run(["weights", "verify", str(checkpoint)]) == 1
     assert "holds no weights.json" in capfd.readouterr().err
     assert run(["weights", "inspect", str(checkpoint)]) == 1
+
+
+PROGRESS = '{"event": "tensor", "tensor": "up", "done_bytes": 1, "total_bytes": 2}'
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "message"),
+    [
+        ("kill -INT $PPID; exec sleep 60", 130, "interrupted; the same command continues"),
+        ("kill -TERM $PPID; exec sleep 60", 143, "interrupted; the same command continues"),
+        ("kill -KILL $$", 1, "error: the engine's process was killed by SIGKILL"),
+        ('printf \'{"event": "res\'; kill -KILL $$', 1, "killed by SIGKILL"),
+        ("exit 0", 1, "ended with code 0 and no result"),
+        ("exit 3", 1, "ended with code 3 and no result"),
+    ],
+)
+def test_an_engine_that_ends_early_is_one_line(
+    end: str,
+    code: int,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The double stands in for the interpreter that the engine runs in."""
+    engine = tmp_path / "engine"
+    engine.write_text(f"#!/bin/sh\necho '{PROGRESS}'\n{end}\n")
+    engine.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(engine))
+    assert run(["weights", "encode", "in", "out"]) == code
+    shown = capfd.readouterr()
+    assert message in shown.err
+    assert shown.err.count("\n") == 1
+    assert "encode: 50% (up)" in shown.out
