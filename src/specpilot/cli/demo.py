@@ -12,7 +12,13 @@ import typer
 from specpilot.cli.demo_model import TARGET_FOLDER, find_drafter, prepare_target
 from specpilot.cli.optimize import run_and_report
 from specpilot.cli.output import Finished
-from specpilot.cli.runs import DEPLOYMENT_FILE, RUNS, create_run
+from specpilot.cli.runs import (
+    DEPLOYMENT_FILE,
+    RUNS,
+    controller_process,
+    create_run,
+    is_being_written,
+)
 from specpilot.core.deployment import BENCHMARKS, Deployment, load_deployment, parse_deployment
 from specpilot.core.errors import Refused
 from specpilot.core.measurement import Isolation
@@ -123,16 +129,15 @@ def remove_earlier_demo(folder: Path) -> None:
     path = folder / DEPLOYMENT_FILE
     if not path.is_file() or not _is_demo(load_deployment(path)):
         raise Refused("is not an earlier demo", where=str(folder), fix="give another --run")
-    if (folder / "journal.jsonl").is_file():
-        from specpilot.cli.runs import controller_process
-
-        alive = controller_process(folder)
-        if alive is not None:
-            raise Refused(
-                f"is being worked on by process {alive.pid}",
-                where=str(folder),
-                fix=f"end it with 'specpilot stop {folder}'",
-            )
+    alive = controller_process(folder)
+    if alive is not None:
+        raise Refused(
+            f"is being worked on by process {alive.pid}",
+            where=str(folder),
+            fix=f"end it with 'specpilot stop {folder}'",
+        )
+    if is_being_written(folder):
+        raise Refused("is starting", where=str(folder), fix="wait for it, or give another --run")
     # Exported systems are read-only.
     for parent, _, _ in os.walk(folder):
         Path(parent).chmod(stat.S_IRWXU)

@@ -1,5 +1,6 @@
 """Running a controller in front of a person: start it, show its journal, end with it."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import typer
 from specpilot.cli.display import Display
 from specpilot.cli.follow import Follower
 from specpilot.cli.runs import JOURNAL_FILE
-from specpilot.core.errors import ExitCode
+from specpilot.core.errors import ExitCode, SpecPilotError
 
 POLL_SECONDS = 0.25
 END_SECONDS = 60.0
@@ -23,8 +24,11 @@ def drive(folder: Path, display: Display) -> int:
     """Run the controller of a run folder to its end; returns its exit code.
 
     An interrupt ends it in order; the run can be resumed.
+
+    Raises:
+        SpecPilotError: the controller failed and could not say why.
     """
-    log = folder / "logs" / "controller.log"
+    log = controller_log(folder)
     log.parent.mkdir(parents=True, exist_ok=True)
     follower = Follower(folder / JOURNAL_FILE)
     started = time.monotonic()
@@ -49,7 +53,12 @@ def drive(folder: Path, display: Display) -> int:
         raise
     display.close()
     _explain(code, log)
-    return code if code >= 0 else int(ExitCode.ERROR)
+    return code
+
+
+def controller_log(folder: Path) -> Path:
+    """Standard error of a run's controller: empty unless it failed."""
+    return folder / "logs" / "controller.log"
 
 
 def _poll(process: "subprocess.Popen[bytes]") -> int | None:
@@ -69,9 +78,21 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _explain(code: int, log: Path) -> None:
-    """What the controller said on standard error, when it ended badly."""
+    """What the controller said on standard error, when it ended badly: one line."""
+    if code < 0:
+        raise SpecPilotError(
+            f"the controller was ended by signal {-code}",
+            where=str(log.parent.parent),
+            fix=f"see {log}, then run 'specpilot resume'",
+        )
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     if code != 0 and lines:
         typer.echo(f"error: {lines[-1]}", err=True)
-    if code < 0:
-        typer.echo(f"the controller was ended by signal {-code}; see {log}", err=True)
+    elif code == ExitCode.ERROR:
+        # On a full disk the log stays empty.
+        free = shutil.disk_usage(log.parent).free
+        raise SpecPilotError(
+            f"the controller failed and its log is empty ({free >> 10} KiB are free)",
+            where=str(log),
+            fix="free disk space, then run 'specpilot resume'",
+        )

@@ -25,7 +25,7 @@ from specpilot.cli import (
     weights,
 )
 from specpilot.cli.output import Finished
-from specpilot.core.errors import ExitCode, SpecPilotError
+from specpilot.core.errors import ExitCode, SpecPilotError, of_system
 
 USAGE_ERROR = 2
 """Exit code that the argument parser gives; ours keeps 2 for 'nothing promoted'."""
@@ -77,6 +77,10 @@ def run(arguments: list[str]) -> int:
         # The reader of our output left; nothing more can be said to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(ExitCode.ERROR)
+    except OSError as error:
+        failure = of_system(error, where=f"specpilot {' '.join(arguments)}")
+        typer.echo(f"error: {failure}", err=True)
+        return int(failure.exit_code)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ExitCode.OK)
         return int(ExitCode.ERROR) if code == USAGE_ERROR else code

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 import typer
 
 from specpilot.cli.display import choose_display
-from specpilot.cli.drive import drive
+from specpilot.cli.drive import controller_log, drive
 from specpilot.cli.output import Finished
-from specpilot.cli.runs import RUNS, create_run
+from specpilot.cli.runs import RUNS, create_run, has_begun
 from specpilot.cli.summary import print_summary
 from specpilot.core.deployment import Deployment, load_deployment, parse_deployment
 from specpilot.core.errors import ExitCode, SpecPilotError
@@ -35,12 +35,12 @@ def run_and_report(folder: Path, *, as_json: bool) -> int:
     from specpilot.report.writing import write_report
 
     code = drive(folder, choose_display(json_lines=as_json))
-    if (folder / "journal.jsonl").is_file() and (folder / "journal.jsonl").stat().st_size:
+    if has_begun(folder):
         try:
             report, where = write_report(folder)
         except SpecPilotError:
-            # The controller has said what is wrong; one error line is enough.
-            if code == ExitCode.OK:
+            # Where the controller has said what is wrong, one error line is enough.
+            if code == ExitCode.OK or not controller_log(folder).stat().st_size:
                 raise
             return code
         if not as_json:

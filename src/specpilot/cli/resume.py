@@ -7,7 +7,13 @@ import typer
 
 from specpilot.cli.optimize import run_and_report
 from specpilot.cli.output import Finished
-from specpilot.cli.runs import DEPLOYMENT_FILE, controller_process, require_run, write_deployment
+from specpilot.cli.runs import (
+    DEPLOYMENT_FILE,
+    JOURNAL_FILE,
+    controller_process,
+    require_run,
+    write_deployment,
+)
 from specpilot.core.deployment import load_deployment, parse_deployment
 from specpilot.core.errors import Refused
 
@@ -20,7 +26,9 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="journal lines as JSON")] = False,
 ) -> None:
     """Continue a run that was stopped, killed, or that reached a limit."""
-    require_run(run)
+    # A run that failed before its first line may be tried again as it is.
+    if not (run / JOURNAL_FILE).is_file():
+        require_run(run)
     alive = controller_process(run)
     if alive is not None:
         raise Refused(

@@ -1,5 +1,6 @@
 """Run folders: making one, finding its controller."""
 
+import fcntl
 import json
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import psutil
 import tomli_w
 
 from specpilot.core.deployment import Deployment, parse_deployment
-from specpilot.core.errors import Refused, SpecPilotError
+from specpilot.core.errors import Refused, SpecPilotError, of_system
 
 RUNS = Path("runs")
 DEPLOYMENT_FILE = "deployment.toml"
@@ -22,29 +23,64 @@ def create_run(deployment: Deployment, folder: Path) -> None:
         Refused: the folder holds a run already.
         SpecPilotError: it cannot be written.
     """
-    if (folder / JOURNAL_FILE).exists():
+    if has_begun(folder):
         raise Refused(
             "holds a run already",
             where=str(folder),
             fix=f"continue with 'specpilot resume {folder}', or give another --run",
         )
+    if is_being_written(folder):
+        raise Refused("holds a run that is starting", where=str(folder), fix="give another --run")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_deployment(with_absolute_paths(deployment), folder / DEPLOYMENT_FILE)
     except OSError as error:
         raise SpecPilotError(
-            f"cannot be written ({error.strerror})", where=str(folder), fix="choose another --run"
+            f"cannot be made ({error.strerror})", where=str(folder), fix="choose another --run"
         ) from error
+    write_deployment(with_absolute_paths(deployment), folder / DEPLOYMENT_FILE)
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether the folder holds a run: a journal with at least one whole line.
+
+    A run that failed before its first event has done nothing, so its name is free.
+    """
+    journal = folder / JOURNAL_FILE
+    if not journal.is_file():
+        return False
+    with journal.open("rb") as stream:
+        return stream.readline().endswith(b"\n")
+
+
+def is_being_written(folder: Path) -> bool:
+    """Whether a controller holds the journal, its first line written or not."""
+    journal = folder / JOURNAL_FILE
+    if not journal.is_file():
+        return False
+    with journal.open("rb") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def write_deployment(deployment: Deployment, path: Path) -> None:
-    """Write a deployment as TOML; keys without a value are left out."""
+    """Write a deployment as TOML; keys without a value are left out.
+
+    Raises:
+        SpecPilotError: it cannot be written; what was there before is untouched.
+    """
     partial = path.with_suffix(".partial")
-    partial.write_text(
-        tomli_w.dumps(deployment.model_dump(mode="json", exclude_none=True)), "utf-8"
-    )
-    # A full disk must not leave half a file in place of a whole one.
-    partial.replace(path)
+    text = tomli_w.dumps(deployment.model_dump(mode="json", exclude_none=True))
+    try:
+        partial.write_text(text, "utf-8")
+        # A full disk must not leave half a file in place of a whole one.
+        partial.replace(path)
+    except OSError as error:
+        raise of_system(error, where=str(path)) from error
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def with_absolute_paths(deployment: Deployment) -> Deployment:
@@ -66,10 +102,10 @@ def require_run(folder: Path) -> Path:
     """The journal of a run folder.
 
     Raises:
-        SpecPilotError: the folder holds no run.
+        SpecPilotError: the folder holds no run, or one that did nothing yet.
     """
     journal = folder / JOURNAL_FILE
-    if not journal.is_file():
+    if not has_begun(folder):
         raise SpecPilotError(
             "holds no run", where=str(folder), fix="start one with 'specpilot optimize'"
         )
@@ -79,7 +115,9 @@ def require_run(folder: Path) -> Path:
 def controller_process(folder: Path) -> psutil.Process | None:
     """The live controller of a run, by the process id in its journal; None when there is none."""
     pid = None
-    for line in require_run(folder).read_text("utf-8", errors="replace").splitlines():
+    if not has_begun(folder):
+        return None
+    for line in (folder / JOURNAL_FILE).read_text("utf-8", errors="replace").splitlines():
         if '"controller_started"' in line:
             found = _last_pid(line)
             pid = found if found is not None else pid

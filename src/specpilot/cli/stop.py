@@ -7,7 +7,7 @@ import psutil
 import typer
 
 from specpilot.cli.output import print_json
-from specpilot.cli.runs import controller_process
+from specpilot.cli.runs import controller_process, require_run
 from specpilot.core.errors import SpecPilotError
 
 WAIT_SECONDS = 60.0
@@ -18,6 +18,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="the result as JSON")] = False,
 ) -> None:
     """Ask the controller to end its servers and agents, and wait until it is gone."""
+    require_run(run)
     process = controller_process(run)
     if process is not None:
         process.terminate()

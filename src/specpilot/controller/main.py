@@ -10,7 +10,7 @@ from pathlib import Path
 
 from specpilot.controller.journal import Journal
 from specpilot.core.deployment import Deployment, load_deployment
-from specpilot.core.errors import ExitCode, Refused, SpecPilotError
+from specpilot.core.errors import ExitCode, Refused, SpecPilotError, of_system
 from specpilot.core.record import content_hash
 from specpilot.loop.driver import drive
 from specpilot.loop.events import ControllerStarted, LeaseReleased, Noticed, RunStarted
@@ -47,6 +47,10 @@ def main(folder: Path, parts: Parts | None = None) -> int:
     except SpecPilotError as error:
         sys.stderr.write(f"{error}\n")
         return int(error.exit_code)
+    except OSError as error:
+        failure = of_system(error, where=str(folder))
+        sys.stderr.write(f"{failure}\n")
+        return int(failure.exit_code)
     except asyncio.CancelledError:
         sys.stderr.write(f"{folder}: stopped; continue with 'specpilot resume'\n")
         return int(ExitCode.ERROR)

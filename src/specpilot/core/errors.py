@@ -1,5 +1,6 @@
 """One exception family of the judge; the class decides the exit code of the command line."""
 
+import errno
 from enum import IntEnum
 
 
@@ -54,3 +55,24 @@ class Refused(SpecPilotError):
     """The controller does not do this: isolation too weak, path out of bounds, sealed set."""
 
     exit_code = ExitCode.REFUSED
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+def of_system(error: OSError, *, where: str) -> SpecPilotError:
+    """What the operating system refused, as a line for a user.
+
+    Args:
+        where: names the place when the error does not; a write that fails names no file.
+    """
+    if error.errno in _FULL:
+        fix = "free disk space, then go on with the same command or 'specpilot resume'"
+    elif error.errno in _FORBIDDEN:
+        fix = "check who may write there"
+    else:
+        fix = "check the path and the disk"
+    named = error.filename if isinstance(error.filename, str) else None
+    what = error.strerror or str(error) or type(error).__name__
+    return SpecPilotError(f"failed ({what})", where=named or where, fix=fix)

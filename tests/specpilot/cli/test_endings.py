@@ -1,13 +1,26 @@
-"""Ends that are no verdict: an interrupt, a damaged journal under a watching front."""
+"""Ends that are no verdict: interrupts, damaged journals, full disks, controllers that vanish."""
 
+import errno
+import os
+import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import simulation
 
 from specpilot.cli import main
+from specpilot.cli.display import choose_display
+from specpilot.cli.drive import drive
 from specpilot.cli.follow import Follower
 from specpilot.cli.output import Finished
-from specpilot.core.errors import JournalError
+from specpilot.cli.runs import write_deployment
+from specpilot.controller import main as controller
+from specpilot.core.errors import JournalError, SpecPilotError
+
+PLAIN = {"devices": ["cpu"], "isolation": "none"}
+COMMAND = [sys.executable, "-m", "specpilot.cli.main"]
 
 
 def test_an_interrupt_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,3 +37,89 @@ def test_a_damaged_line_is_one_error_that_names_the_file(tmp_path: Path, damage:
     path.write_bytes(damage)
     with pytest.raises(JournalError, match=r"journal\.jsonl"):
         Follower(path).new_lines()
+
+
+@pytest.mark.parametrize(
+    ("error", "parts"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), ("No space left", "free disk space")),
+        (OSError(errno.EFBIG, "File too large"), ("File too large", "free disk space")),
+        (PermissionError(errno.EACCES, "Permission denied", "/x/y"), ("/x/y", "may write")),
+        (FileNotFoundError(errno.ENOENT, "No such file", "/x/z"), ("/x/z", "check the path")),
+    ],
+)
+def test_what_the_system_refuses_is_one_line_of_front_and_controller(
+    error: OSError,
+    parts: tuple[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refused(*arguments: object, **options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(main, "build_app", lambda: refused)
+    monkeypatch.setattr(controller, "run_controller", refused)
+    for end in (lambda: main.run(["report", "a-run"]), lambda: controller.main(tmp_path)):
+        assert end() == 1
+        text = capsys.readouterr().err
+        assert text.count("\n") == 1
+        assert all(part in text for part in parts)
+
+
+@pytest.mark.parametrize("kibibytes", [1, 8])
+def test_a_full_disk_is_one_line_and_loses_nothing(kibibytes: int, work: Path) -> None:
+    """1 KiB holds no line of the journal, 8 KiB some lines but not the first recordings."""
+    folder = work / "made"
+    simulation.write_deployment(folder, simulation.deployment_of(platform=PLAIN))
+
+    def play(*arguments: str, full: bool) -> tuple[int, str]:
+        def limited() -> None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (kibibytes << 10, kibibytes << 10))
+
+        done = subprocess.run(
+            [*COMMAND, *arguments], capture_output=True, text=True, check=False,
+            preexec_fn=limited if full else None,
+        )  # fmt: skip
+        return done.returncode, done.stderr
+
+    code, said = play("optimize", "made/deployment.toml", "--run", "a", full=True)
+    assert (code, said.count("\n")) == (1, 1)
+    assert "File too large" in said
+    assert "free disk space" in said
+    resumed, _ = play("resume", "a", full=False)
+    whole, _ = play("optimize", "made/deployment.toml", "--run", "b", full=False)
+    assert resumed == whole
+    kinds = [line.kind for line in Follower(work / "a/journal.jsonl").new_lines()]
+    assert kinds[-1] == "run_finished"
+
+
+@pytest.mark.parametrize(
+    ("program", "text"), [("exit 1", "its log is empty"), ("kill -9 $$", "signal 9")]
+)
+def test_a_controller_that_cannot_speak_is_spoken_for(
+    program: str, text: str, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = work / "python"
+    script.write_text(f"#!/bin/sh\n{program}\n", encoding="utf-8")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    with pytest.raises(SpecPilotError, match=text) as caught:
+        drive(work / "run", choose_display(json_lines=True))
+    assert "specpilot resume" in caught.value.fix
+
+
+def test_a_deployment_that_cannot_be_replaced_stays(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = work / "deployment.toml"
+    path.write_text("kept", encoding="utf-8")
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(SpecPilotError, match=r"deployment\.toml.*No space"):
+        write_deployment(simulation.deployment_of(), path)
+    assert path.read_bytes() == b"kept"
+    assert [item.name for item in work.iterdir()] == ["deployment.toml"]
