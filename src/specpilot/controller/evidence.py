@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from statistics import fmean
 
+from specpilot.controller.outcomes import failed, outcomes_of, require_answers
 from specpilot.controller.servers import serving
-from specpilot.core.errors import EngineFailure
 from specpilot.core.measurement import Measurement, PairedRun
-from specpilot.core.requests import FinishReason, Request, RequestOutcome
+from specpilot.core.requests import Request, RequestOutcome
 from specpilot.core.system import System
 from specpilot.engines.base import RunningEngine
 from specpilot.forcing.outputs import outputs_of
@@ -24,15 +24,13 @@ def speed(arm: Measurement) -> SpeedFacts:
     """Rates of one arm.
 
     Raises:
-        EngineFailure: a request failed, so that it has no rate.
+        FailedRequests: a request failed, so that it has no rate.
     """
-    failed = [o for p in arm.passes for o in p if o.finish_reason is FinishReason.FAILED]
-    if failed:
-        raise EngineFailure(
-            f"{len(failed)} requests failed ({failed[0].error})",
-            where=f"system {arm.system.tree_hash[:12]}",
-            fix="make every request answer before its rate is asked for",
-        )
+    require_answers(
+        outcomes_of(arm),
+        where=f"system {arm.system.tree_hash[:12]}",
+        fix="make every request answer before its rate is asked for",
+    )
     rates: dict[str, list[float]] = defaultdict(list)
     for outcomes in arm.passes:
         for outcome in outcomes:
@@ -56,9 +54,7 @@ def seconds_per_token(outcomes: Sequence[RequestOutcome]) -> float:
 
 def speed_or_none(arm: Measurement | None) -> SpeedFacts | None:
     """Rates of an arm; None when there is no arm or a request of it failed."""
-    if arm is None or any(o.finish_reason is FinishReason.FAILED for p in arm.passes for o in p):
-        return None
-    return speed(arm)
+    return None if arm is None or failed(outcomes_of(arm)) else speed(arm)
 
 
 @asynccontextmanager
@@ -113,11 +109,6 @@ def stock_reference(run: Run) -> StockReference:
     if facts is None:
         raise ValueError("stock is forced before any candidate")
     return StockReference.model_validate(run.load(facts.record)["reference"])
-
-
-def outcomes_of(arm: Measurement) -> tuple[RequestOutcome, ...]:
-    """All outcomes of an arm, pass after pass."""
-    return tuple(outcome for outcomes in arm.passes for outcome in outcomes)
 
 
 def known_outputs(run: Run, system: System) -> dict[str, tuple[int, ...]]:

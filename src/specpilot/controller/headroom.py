@@ -6,11 +6,13 @@ Evidence for opening or closing a direction, never for promotion (paper section 
 from collections.abc import Sequence
 
 from specpilot.controller import evidence
+from specpilot.controller.attribution import attributed
 from specpilot.controller.contracts import HeadroomAnswer
 from specpilot.controller.pairing import interleaved
+from specpilot.controller.repeating import repeated
 from specpilot.core.requests import Request
 from specpilot.core.system import System
-from specpilot.loop.facts import CeilingFacts
+from specpilot.loop.facts import CeilingFacts, SpeedFacts
 from specpilot.loop.run import Run
 
 REPLAYABLE = frozenset({"tree", "positions", "nodes"})
@@ -60,18 +62,16 @@ def _point(ceiling: CeilingFacts, system: System) -> tuple[int, float, float]:
 
 async def by_short_run(run: Run, direction: str, system: System) -> HeadroomAnswer:
     """Rates on one short request per benchmark, base and candidate interleaved."""
-    base = run.best
     devices = run.leases.pick(1)
-    async with (
-        run.leases.hold(devices, direction, "microbenchmark"),
-        interleaved(
-            run.arena(devices),
-            {"base": run.systems.export(base), "candidate": run.systems.export(system)},
-            few_requests(run.development, _SHORT_TOKENS),
-            seed=0,
-        ) as (arms, _),
-    ):
-        rates = {name: evidence.speed(arm) for name, arm in arms.items()}
+    async with run.leases.hold(devices, direction, "microbenchmark"):
+        base = run.best
+        rates = await repeated(
+            run,
+            devices,
+            base,
+            f"headroom of {direction}",
+            lambda: _short_rates(run, devices, base, system),
+        )
     ratio = rates["candidate"].overall_tokens_per_second / rates["base"].overall_tokens_per_second
     return HeadroomAnswer(
         headroom=ratio - 1,
@@ -80,6 +80,23 @@ async def by_short_run(run: Run, direction: str, system: System) -> HeadroomAnsw
         base_tau=rates["base"].tau,
         detail=f"{rates['candidate'].requests} short requests",
     )
+
+
+async def _short_rates(
+    run: Run, devices: tuple[str, ...], base: System, system: System
+) -> dict[str, SpeedFacts]:
+    arms = {"base": run.systems.export(base), "candidate": run.systems.export(system)}
+    requests = few_requests(run.development, _SHORT_TOKENS)
+    trusted = frozenset({"base"})
+    rates = {}
+    async with interleaved(run.arena(devices), arms, requests, seed=0, trusted=trusted) as (
+        measured,
+        _,
+    ):
+        for name, arm in measured.items():
+            with attributed(name in trusted):
+                rates[name] = evidence.speed(arm)
+    return rates
 
 
 def few_requests(requests: Sequence[Request], max_new_tokens: int) -> tuple[Request, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from specpilot.agents.base import Operation
 from specpilot.controller import evidence, headroom
+from specpilot.controller.attribution import attributed
 from specpilot.controller.contracts import (
     CheckAnswer,
     CloseAnswer,
@@ -20,17 +21,21 @@ from specpilot.controller.contracts import (
     TimeArguments,
     parse_request,
 )
+from specpilot.controller.outcomes import failed, require_answers
+from specpilot.controller.plausible import counters_of
+from specpilot.controller.repeating import repeated
 from specpilot.controller.servers import play_once, serving
 from specpilot.controller.systems import RebaseConflict
 from specpilot.controller.timing import changed_options, promote_if_earned, time_attempt
 from specpilot.controller.trees import ForbiddenPath
 from specpilot.core.errors import BudgetSpent, EngineFailure, Refused, SpecPilotError
 from specpilot.core.record import Record, content_hash
-from specpilot.core.requests import FinishReason, Request
+from specpilot.core.requests import Request, RequestOutcome
 from specpilot.core.system import System
 from specpilot.core.verdict import Reason, VerdictKind
 from specpilot.loop.budget import budget_reached
 from specpilot.loop.events import AttemptJudged, OperationAnswered
+from specpilot.loop.facts import ForcingFacts
 from specpilot.loop.run import Run
 
 _CHECK_TOKENS = 64
@@ -178,11 +183,17 @@ async def _check(run: Run, direction: str, system: System) -> Record:
     requests = headroom.few_requests(run.development, _CHECK_TOKENS)
     devices = run.leases.pick(1)
     async with run.leases.hold(devices, direction, "check"):
-        known = evidence.known_outputs(run, run.best) or await _outputs(run, devices, requests)
+        known = evidence.known_outputs(run, run.best) or await repeated(
+            run,
+            devices,
+            run.best,
+            f"check of {direction}",
+            lambda: _outputs(run, devices, requests),
+        )
         checkout = run.systems.export(system)
         async with serving(run.arena(devices), checkout, requests) as server:
             outcomes = [await play_once(server, request) for request in requests]
-            activations = (await server.counters()).activations
+            activations = (await counters_of(server)).activations
     pairs = [
         (known[request.id][: request.max_new_tokens], outcome.output_token_ids)
         for request, outcome in zip(requests, outcomes, strict=True)
@@ -190,23 +201,28 @@ async def _check(run: Run, direction: str, system: System) -> Record:
     identical = sum(base == new for base, new in pairs)
     # Near-ties part outputs sooner or later, which forcing judges; a broken change does at once.
     begun = sum(base[:_CHECKED_PREFIX] == new[:_CHECKED_PREFIX] for base, new in pairs)
-    failed = [outcome for outcome in outcomes if outcome.finish_reason is FinishReason.FAILED]
+    lost = failed(outcomes)
     detail = f"{identical} of {len(requests)} outputs identical, {begun} begin alike"
     return CheckAnswer(
-        passed=not failed and 2 * begun >= len(requests),
+        passed=not lost and 2 * begun >= len(requests),
         tree_hash=system.tree_hash,
         requests=len(requests),
         identical=identical,
         activations=activations,
-        detail=failed[0].error or "a request failed" if failed else detail,
+        detail=lost[0].error or "a request failed" if lost else detail,
     )
 
 
 async def _outputs(
     run: Run, devices: tuple[str, ...], requests: Sequence[Request]
 ) -> dict[str, tuple[int, ...]]:
-    async with serving(run.arena(devices), run.systems.export(run.best), requests) as server:
-        return {item.id: (await play_once(server, item)).output_token_ids for item in requests}
+    with attributed(trusted=True):
+        async with serving(run.arena(devices), run.systems.export(run.best), requests) as server:
+            played = [await play_once(server, item) for item in requests]
+        require_answers(
+            played, where="the current best", fix="see its server's log in the run folder"
+        )
+    return {outcome.request_id: outcome.output_token_ids for outcome in played}
 
 
 async def _force(run: Run, direction: str, system: System) -> Record:
@@ -216,15 +232,18 @@ async def _force(run: Run, direction: str, system: System) -> Record:
         checkout = run.systems.export(system)
         async with serving(run.arena(devices), checkout, run.development) as server:
             outcomes = [await play_once(server, request) for request in run.development]
-        failed = [outcome for outcome in outcomes if outcome.finish_reason is FinishReason.FAILED]
-        if failed:
-            raise EngineFailure(
-                f"{len(failed)} requests failed ({failed[0].error})",
-                where=f"system {system.tree_hash[:12]}",
-                fix="make every request answer before forcing it",
-            )
-        async with evidence.scorer_of(run, devices) as scorer:
-            facts = await evidence.force(run, scorer, run.development, outcomes)
+        require_answers(
+            outcomes,
+            where=f"system {system.tree_hash[:12]}",
+            fix="make every request answer before forcing it",
+        )
+        facts = await repeated(
+            run,
+            devices,
+            run.stock,
+            f"token forcing of {direction}",
+            lambda: _forced(run, devices, outcomes),
+        )
     return ForceAnswer(
         accepted=facts.accepted,
         tree_hash=system.tree_hash,
@@ -235,6 +254,14 @@ async def _force(run: Run, direction: str, system: System) -> Record:
         unexplained=facts.unexplained,
         detail=facts.detail,
     )
+
+
+async def _forced(
+    run: Run, devices: tuple[str, ...], outcomes: Sequence[RequestOutcome]
+) -> ForcingFacts:
+    with attributed(trusted=True):
+        async with evidence.scorer_of(run, devices) as scorer:
+            return await evidence.force(run, scorer, run.development, outcomes)
 
 
 async def _time(

@@ -1,8 +1,9 @@
 """Paired runs: two systems play the same requests in the same order, on the caller's clock.
 
 One device: two fresh servers live, and every request is played A B in one pass and B A in the
-other, so that linear drift cancels. Two devices: both arms play at once, then swap. Every request
-has one outcome per pass in both arms; a missing one is an error (paper section 3.2).
+other, so that linear drift cancels; who does not play is frozen. Two devices: both arms play at
+once, then swap. Every request has one outcome per pass in both arms; a missing one is an error
+(paper section 3.2).
 """
 
 import asyncio
@@ -10,22 +11,28 @@ import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from specpilot.controller.attribution import attributed
+from specpilot.controller.outcomes import Tampered
+from specpilot.controller.plausible import counters_of
 from specpilot.controller.servers import (
     Arena,
+    Place,
     StepLog,
-    Tampered,
     blocks,
     play,
     provenance,
     serving_all,
     verified_flush,
 )
+from specpilot.controller.turns import Turns
 from specpilot.core.measurement import Counters, Measurement, PairedRun, Provenance
 from specpilot.core.requests import Request, RequestOutcome
 from specpilot.core.system import Checkout
 from specpilot.engines.base import RunningEngine
 
 BOTH_ORDERS = (0, 1)
+_ARMS = ("baseline", "candidate")
+_BASELINE = frozenset(_ARMS[:1])
 
 
 @asynccontextmanager
@@ -47,8 +54,9 @@ async def paired(
             other way round.
 
     Raises:
-        EngineFailure: a server did not start, vanished, or would not flush.
-        Tampered: an answer is impossible, such as more tokens than were allowed.
+        EngineFailure: the candidate did not start, vanished, or would not flush.
+        Tampered: an answer of it is impossible, such as more tokens than were allowed.
+        InfrastructureFailure: the baseline did any of this, or failed in the block.
     """
     origin = await provenance(arena, requests)
     order = list(requests)
@@ -67,32 +75,48 @@ async def paired(
 
 @asynccontextmanager
 async def interleaved(
-    arena: Arena, arms: dict[str, Checkout], requests: Sequence[Request], *, seed: int
-) -> AsyncIterator[tuple[dict[str, Measurement], dict[str, RunningEngine]]]:
+    arena: Arena,
+    arms: dict[str, Checkout],
+    requests: Sequence[Request],
+    *,
+    seed: int,
+    trusted: frozenset[str],
+) -> AsyncIterator[tuple[dict[str, Measurement], Turns]]:
     """Several arms on one device, block by block, the order of arms rotating (for AR rates).
 
-    Gives what was measured, and the servers, which still run and are flushed.
+    Gives what was measured, and the turns of the servers, which still run and are flushed.
+
+    Args:
+        trusted: arms that are not under test.
+
+    Raises:
+        EngineFailure: an arm under test failed.
+        InfrastructureFailure: another one failed.
     """
     origin = await provenance(arena, requests)
     order = list(requests)
     random.Random(seed).shuffle(order)
     names = list(arms)
-    placed = [(arms[name], arena.devices[0]) for name in names]
-    async with serving_all(arena, placed, order) as servers:
-        played: list[list[RequestOutcome]] = [[] for _ in names]
-        steps = [StepLog() for _ in names]
+    places = [Place(arms[name], arena.devices[0], name in trusted) for name in names]
+    async with serving_all(arena, places, order) as servers:
+        turns = Turns(dict(zip(names, servers, strict=True)), trusted)
+        await turns.begin()
+        played: dict[str, list[RequestOutcome]] = {name: [] for name in names}
+        steps = {name: StepLog() for name in names}
         for number, block in enumerate(blocks(arena, order)):
             for shift in range(len(names)):
-                arm = (number + shift) % len(names)
-                played[arm].extend(await play(arena, servers[arm], block, steps[arm]))
+                name = names[(number + shift) % len(names)]
+                async with turns.of(name) as server:
+                    played[name].extend(await play(arena, server, block, steps[name]))
         measured = {}
-        for arm, name in enumerate(names):
+        for name in names:
             log = _ArmLog()
-            await log.add_pass(played[arm], servers[arm], order)
-            await verified_flush(servers[arm])
+            async with turns.of(name) as server:
+                await log.add_pass(played[name], server, order)
+                await verified_flush(server)
             found = log.measurement(name, arms[name], origin)
-            measured[name] = found.model_copy(update={"tau_per_benchmark": steps[arm].taus()})
-        yield measured, dict(zip(names, servers, strict=True))
+            measured[name] = found.model_copy(update={"tau_per_benchmark": steps[name].taus()})
+        yield measured, turns
 
 
 class _ArmLog:
@@ -113,7 +137,7 @@ class _ArmLog:
                 fix="every request has exactly one outcome per pass",
             )
         self.passes.append(tuple(outcomes))
-        self.counters.append(await server.counters())
+        self.counters.append(await counters_of(server))
 
     def measurement(self, arm: str, checkout: Checkout, origin: Provenance) -> Measurement:
         return Measurement(
@@ -138,19 +162,25 @@ async def _alternating(
     orders: Sequence[int],
 ) -> AsyncIterator[tuple[_Arms, RunningEngine]]:
     logs = (_ArmLog(), _ArmLog())
-    placed = [(checkout, arena.devices[0]) for checkout in (baseline, candidate)]
-    async with serving_all(arena, placed, order) as servers:
+    device = arena.devices[0]
+    places = [Place(baseline, device, trusted=True), Place(candidate, device)]
+    async with serving_all(arena, places, order) as servers:
+        turns = Turns(dict(zip(_ARMS, servers, strict=True)), _BASELINE)
+        await turns.begin()
         for number in orders:
             outcomes: tuple[list[RequestOutcome], list[RequestOutcome]] = ([], [])
             for position, block in enumerate(blocks(arena, order)):
                 first = (number + position) % 2
                 for arm in (first, 1 - first):
-                    outcomes[arm].extend(await play(arena, servers[arm], block))
+                    async with turns.of(_ARMS[arm]) as server:
+                        outcomes[arm].extend(await play(arena, server, block))
             for arm in (0, 1):
-                await logs[arm].add_pass(outcomes[arm], servers[arm], order)
-                await verified_flush(servers[arm])
-        await servers[1].stop()
-        yield logs, servers[0]
+                async with turns.of(_ARMS[arm]) as server:
+                    await logs[arm].add_pass(outcomes[arm], server, order)
+                    await verified_flush(server)
+        await turns.end("candidate")
+        async with turns.of("baseline") as server:
+            yield logs, server
 
 
 @asynccontextmanager
@@ -164,15 +194,20 @@ async def _swapped(
     logs = (_ArmLog(), _ArmLog())
     for number in orders:
         devices = arena.devices[:2] if number == 0 else arena.devices[1::-1]
-        placed = list(zip((baseline, candidate), devices, strict=True))
-        async with serving_all(arena, placed, order) as servers:
-            played = await asyncio.gather(*(play(arena, server, order) for server in servers))
-            for arm in (0, 1):
-                await logs[arm].add_pass(played[arm], servers[arm], order)
+        places = [Place(baseline, devices[0], trusted=True), Place(candidate, devices[1])]
+        async with serving_all(arena, places, order) as servers:
+
+            async def one(arm: int, servers: list[RunningEngine] = servers) -> None:
+                with attributed(trusted=arm == 0):
+                    outcomes = await play(arena, servers[arm], order)
+                    await logs[arm].add_pass(outcomes, servers[arm], order)
+
+            await asyncio.gather(one(0), one(1))
             if number == orders[-1]:
-                await verified_flush(servers[0])
                 await servers[1].stop()
-                yield logs, servers[0]
+                with attributed(trusted=True):
+                    await verified_flush(servers[0])
+                    yield logs, servers[0]
 
 
 def _sum_counters(parts: Sequence[Counters]) -> Counters:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from specpilot.core.system import OptionValue
 from specpilot.core.verdict import Gain, Reason, Verdict, VerdictKind
-from specpilot.loop.facts import ForcingFacts, SpeedFacts
+from specpilot.loop.facts import ForcingFacts
 
 MINIMUM_GAIN = 0.01
 DIVERGED_GAIN = 0.03
@@ -31,9 +31,10 @@ class Evidence:
     Attributes:
         noise: half width of the A/A band, as a gain minus 1.
         gain: None when a request failed in an arm.
-        failed: failed requests over both arms.
-        reference: rates of the baseline system when it was measured before.
-        slowest_share: the baseline's rate over its reference below which a run is void.
+        failed: the candidate's failed requests.
+        baseline_share: the baseline's rate over its rate when it was measured before; None where
+            it was not.
+        slowest_share: the share below which a run is void.
         changed_options: options whose value differs from the baseline's.
         activations: the candidate's own counts; only a zero is believed.
     """
@@ -43,8 +44,7 @@ class Evidence:
     gain: Gain | None
     failed: int
     forcing: ForcingFacts | None
-    baseline: SpeedFacts | None
-    reference: SpeedFacts | None
+    baseline_share: float | None
     slowest_share: float
     changed_options: dict[str, OptionValue] = field(default_factory=dict)
     activations: dict[str, int] = field(default_factory=dict)
@@ -77,17 +77,15 @@ def _void(evidence: Evidence) -> Verdict | None:
             Reason.RUN_MEANS_DISAGREE,
             f"run means {means} differ by more than {allowed:.4f} in logs",
         )
-    if evidence.baseline is not None and evidence.reference is not None:
-        now = evidence.baseline.overall_tokens_per_second
-        share = now / evidence.reference.overall_tokens_per_second
-        if not share >= evidence.slowest_share:
-            return _verdict(
-                evidence,
-                VerdictKind.VOID,
-                Reason.BASELINE_OUT_OF_BAND,
-                f"the baseline ran at {share:.3f} of its earlier rate, "
-                f"below {evidence.slowest_share:.3f}",
-            )
+    share = evidence.baseline_share
+    if share is not None and not share >= evidence.slowest_share:
+        return _verdict(
+            evidence,
+            VerdictKind.VOID,
+            Reason.BASELINE_OUT_OF_BAND,
+            f"the baseline ran at {share:.3f} of its earlier rate, "
+            f"below {evidence.slowest_share:.3f}",
+        )
     return None
 
 

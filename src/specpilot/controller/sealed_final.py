@@ -1,28 +1,39 @@
 """The sealed final: a round's best against stock on requests that nobody has seen.
 
 Two paired runs on fresh servers, then AR, stock and best interleaved on development requests, whose
-servers also play longer outputs and score everything for token forcing. Refused where agents and
-servers are not kept apart (paper section 3.2, Phase 4).
+servers also play longer outputs and score everything for token forcing. A failure of the best is
+measured once more on fresh servers before it counts. Refused where agents and servers are not kept
+apart (paper section 3.2, Phase 4).
 """
 
 import time
 from collections.abc import Sequence
 
 from specpilot.controller import evidence
+from specpilot.controller.attribution import attributed
+from specpilot.controller.outcomes import (
+    FailedRequests,
+    Tampered,
+    outcomes_of,
+    require_answers,
+)
 from specpilot.controller.pairing import BOTH_ORDERS, interleaved, merge_runs, paired
 from specpilot.controller.promotion import Evidence, judge
-from specpilot.controller.servers import Tampered, play_once
-from specpilot.controller.timing import changed_options, failed_requests, slowest_share
+from specpilot.controller.repeating import repeated
+from specpilot.controller.servers import play_once
+from specpilot.controller.timing import changed_options, slowest_share
 from specpilot.core.errors import EngineFailure
-from specpilot.core.measurement import Isolation, PairedRun
-from specpilot.core.requests import FinishReason, Request, RequestOutcome
+from specpilot.core.measurement import Isolation, Measurement, PairedRun
+from specpilot.core.requests import Request, RequestOutcome
 from specpilot.core.system import Checkout
 from specpilot.core.verdict import Reason, Verdict, VerdictKind
 from specpilot.engines.base import RunningEngine
-from specpilot.loop.events import FinalJudged
+from specpilot.loop.events import FinalJudged, Noticed
 from specpilot.loop.facts import ForcingFacts, SpeedFacts
 from specpilot.loop.run import Run
 from specpilot.stats.gain import paired_gain
+
+_HELD_AGAINST = frozenset({"ar", "stock"})
 
 
 async def judge_final(run: Run, number: int) -> None:
@@ -38,39 +49,60 @@ async def judge_final(run: Run, number: int) -> None:
     devices = run.leases.pick(run.pair_devices)
     async with run.leases.hold(devices, f"round {number}", "sealed final"):
         started = time.monotonic()
-        try:
-            event = await _measured(run, number, devices)
-        except Tampered as error:
-            event = _void(run, number, Reason.TAMPERED, error)
-        except EngineFailure as error:
-            event = _void(run, number, Reason.ENGINE_FAILURE, error)
+        event = await _judged(run, number, devices)
         seconds = (time.monotonic() - started) * len(devices)
     run.emit(event.model_copy(update={"device_seconds": seconds}))
+
+
+async def _judged(run: Run, number: int, devices: tuple[str, ...]) -> FinalJudged:
+    """One failure may be an accident, two are the system's; an impossible answer is none."""
+    what = f"the sealed final of round {number}"
+
+    async def measure() -> FinalJudged:
+        return await repeated(
+            run, devices, run.stock, what, lambda: _measured(run, number, devices)
+        )
+
+    try:
+        try:
+            return await measure()
+        except Tampered:
+            raise
+        except EngineFailure as error:
+            run.emit(Noticed(message=f"{what} is played again on fresh servers: {error}"))
+        return await measure()
+    except EngineFailure as error:
+        verdict = Verdict(kind=VerdictKind.VOID, reason=_reason(error), detail=str(error))
+        return FinalJudged(round=number, system=run.best, verdict=verdict)
+
+
+def _reason(error: EngineFailure) -> Reason:
+    match error:
+        case Tampered():
+            return Reason.TAMPERED
+        case FailedRequests():
+            return Reason.FAILED_REQUESTS
+        case _:
+            return Reason.ENGINE_FAILURE
 
 
 async def _measured(run: Run, number: int, devices: tuple[str, ...]) -> FinalJudged:
     timed = _timed_requests(run)
     played = await _paired_runs(run, number, devices, timed)
-    forcing: ForcingFacts | None = None
-    long_forcing: ForcingFacts | None = None
-    speeds: dict[str, SpeedFacts] = {}
-    if not failed_requests(played):
-        async with interleaved(run.arena(devices), _arms(run), run.development, seed=2) as (
-            measured,
-            servers,
-        ):
-            speeds = {name: evidence.speed(arm) for name, arm in measured.items()}
-            longer = await _play_longer(run, servers["best"])
+    arms = _arms(run)
+    async with interleaved(
+        run.arena(devices), arms, run.development, seed=2, trusted=_HELD_AGAINST
+    ) as (measured, turns):
+        speeds = _speeds(measured)
+        async with turns.of("best") as best:
+            longer = await _play_longer(run, best)
+        async with turns.of("stock") as scorer:
             forcing = await evidence.force(
-                run,
-                servers["stock"],
-                timed,
-                evidence.outcomes_of(played.candidate),
-                evidence.outcomes_of(played.baseline),
+                run, scorer, timed, outcomes_of(played.candidate), outcomes_of(played.baseline)
             )
-            if longer:
-                long_forcing = await evidence.force(run, servers["stock"], run.sealed, longer)
-    verdict = _verdict(run, played, forcing, long_forcing)
+            long_forcing = await evidence.force(run, scorer, run.sealed, longer) if longer else None
+    share = _stock_share(run, evidence.speed(played.baseline), speeds["stock"])
+    verdict = _verdict(run, played, forcing, long_forcing, share)
     rates = {name: item.overall_tokens_per_second for name, item in speeds.items()}
     return FinalJudged(
         round=number,
@@ -80,10 +112,18 @@ async def _measured(run: Run, number: int, devices: tuple[str, ...]) -> FinalJud
         forcing=forcing,
         long_forcing=long_forcing,
         speeds=speeds,
-        speedup_over_ar=rates["best"] / rates["ar"] if rates else None,
-        stock_speedup_over_ar=rates["stock"] / rates["ar"] if rates else None,
+        speedup_over_ar=rates["best"] / rates["ar"],
+        stock_speedup_over_ar=rates["stock"] / rates["ar"],
         record=run.save(f"final-{number}", played.to_json()),
     )
+
+
+def _speeds(measured: dict[str, Measurement]) -> dict[str, SpeedFacts]:
+    speeds = {}
+    for name, arm in measured.items():
+        with attributed(name in _HELD_AGAINST):
+            speeds[name] = evidence.speed(arm)
+    return speeds
 
 
 async def _paired_runs(
@@ -102,8 +142,22 @@ async def _paired_runs(
             seed=100 * number + order,
             orders=(order,),
         ) as (played, _):
+            _require_both(played)
             runs.append(played)
     return merge_runs(f"final-{number}", runs)
+
+
+def _require_both(played: PairedRun) -> None:
+    """Every request answered by both arms, or the failure of the arm that did not.
+
+    Raises:
+        FailedRequests: requests of the best failed.
+        InfrastructureFailure: requests of stock failed.
+    """
+    fix = "see the servers' logs in the run folder"
+    with attributed(trusted=True):
+        require_answers(outcomes_of(played.baseline), where="stock in the sealed final", fix=fix)
+    require_answers(outcomes_of(played.candidate), where="the best in the sealed final", fix=fix)
 
 
 def _arms(run: Run) -> dict[str, Checkout]:
@@ -129,41 +183,52 @@ async def _play_longer(run: Run, server: RunningEngine) -> list[RequestOutcome]:
     if workload.sealed_max_new_tokens <= workload.max_new_tokens:
         return []
     outcomes = [await play_once(server, request) for request in run.sealed]
-    failed = [outcome for outcome in outcomes if outcome.finish_reason is FinishReason.FAILED]
-    if failed:
-        raise EngineFailure(
-            f"{len(failed)} longer outputs failed ({failed[0].error})",
-            where="sealed final",
-            fix="look at the server's log in the run folder",
-        )
+    require_answers(
+        outcomes,
+        where="longer outputs of the sealed final",
+        fix="look at the server's log in the run folder",
+    )
     return outcomes
+
+
+def _stock_share(run: Run, sealed: SpeedFacts, development: SpeedFacts) -> float | None:
+    """Stock's rate over phase 0's, the lower of two: in the paired runs, and on development.
+
+    Sealed requests are others than those of phase 0, so there steps are counted, not tokens: how
+    many tokens a step gives depends on the text, how long it takes hardly does.
+    """
+    if run.state.noise is None:
+        return None
+    before = run.state.noise.baseline
+    return min(
+        development.overall_tokens_per_second / before.overall_tokens_per_second,
+        _steps_per_second(sealed) / _steps_per_second(before),
+    )
+
+
+def _steps_per_second(speed: SpeedFacts) -> float:
+    return speed.overall_tokens_per_second / (speed.tau or 1.0)
 
 
 def _verdict(
     run: Run,
     played: PairedRun,
-    forcing: ForcingFacts | None,
+    forcing: ForcingFacts,
     long_forcing: ForcingFacts | None,
+    stock_share: float | None,
 ) -> Verdict:
-    failed = failed_requests(played)
     refused = long_forcing is not None and not long_forcing.accepted
     return judge(
         Evidence(
             attempt=0,
             noise=run.noise,
-            gain=None if failed else paired_gain(played),
-            failed=failed,
+            gain=paired_gain(played),
+            failed=0,
             forcing=long_forcing if refused else forcing,
-            baseline=None,
-            reference=None,
+            baseline_share=stock_share,
             slowest_share=slowest_share(run),
             changed_options=changed_options(run.stock, run.best),
             activations=played.candidate.counters.activations,
             baseline_activations=played.baseline.counters.activations,
         )
     )
-
-
-def _void(run: Run, number: int, reason: Reason, error: EngineFailure) -> FinalJudged:
-    verdict = Verdict(kind=VerdictKind.VOID, reason=reason, detail=str(error))
-    return FinalJudged(round=number, system=run.best, verdict=verdict)

@@ -10,6 +10,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from specpilot.controller.attribution import attributed
+from specpilot.controller.outcomes import check_outcome
+from specpilot.controller.plausible import counters_of
 from specpilot.core.errors import EngineFailure
 from specpilot.core.measurement import Isolation, Provenance
 from specpilot.core.record import content_hash
@@ -22,10 +25,6 @@ _TURNS_IN_FLIGHT = 4
 """Requests per place in flight that one arm plays before the other has its turn: fewer would
 measure mostly the filling and emptying of a batch."""
 _WARM_UP_TOKENS = 8
-
-
-class Tampered(EngineFailure):
-    """A server answered what no honest server can answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +44,25 @@ class Arena:
     threads: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is started where.
+
+    Attributes:
+        trusted: not under test; its failures are none of a candidate's.
+    """
+
+    checkout: Checkout
+    device: str
+    trusted: bool = False
+
+
 @asynccontextmanager
 async def serving(
     arena: Arena, checkout: Checkout, requests: Sequence[Request]
 ) -> AsyncIterator[RunningEngine]:
     """One warm, flushed server; gone when the block is left, however it is left."""
-    async with serving_all(arena, [(checkout, arena.devices[0])], requests) as servers:
+    async with serving_all(arena, [Place(checkout, arena.devices[0])], requests) as servers:
         yield servers[0]
 
 
@@ -61,48 +73,30 @@ async def play_once(server: RunningEngine, request: Request) -> RequestOutcome:
     return outcome
 
 
-def check_outcome(request: Request, outcome: RequestOutcome) -> None:
-    """Refuse impossible answers.
-
-    Raises:
-        Tampered: another request's id, no token, more tokens than allowed, or an end at the limit
-            before the limit. An early stop token is possible; the scorer judges it.
-    """
-    if (outcome.request_id, outcome.benchmark) != (request.id, request.benchmark):
-        raise _tampered(request, f"was answered as {outcome.request_id}")
-    if outcome.finish_reason is FinishReason.FAILED:
-        return
-    count = len(outcome.output_token_ids)
-    if not 1 <= count <= request.max_new_tokens:
-        raise _tampered(request, f"got {count} tokens of {request.max_new_tokens}")
-    if outcome.finish_reason is FinishReason.LENGTH and count < request.max_new_tokens:
-        raise _tampered(request, f"ended at the limit after {count} of {request.max_new_tokens}")
-    if outcome.seconds <= 0:
-        raise _tampered(request, "took no time")
-
-
 @asynccontextmanager
 async def serving_all(
-    arena: Arena, placed: Sequence[tuple[Checkout, str]], requests: Sequence[Request]
+    arena: Arena, places: Sequence[Place], requests: Sequence[Request]
 ) -> AsyncIterator[list[RunningEngine]]:
     """Several servers on their devices, started at once; all gone when the block is left.
 
     Raises:
         EngineFailure: the first one that did not start; the others are stopped.
+        InfrastructureFailure: the same of a server that is not under test.
     """
     turn = asyncio.Lock()
     async with AsyncExitStack() as running:
 
-        async def ready(checkout: Checkout, device: str) -> RunningEngine:
-            server = await arena.adapter.launch(checkout, device, threads=arena.threads)
-            running.push_async_callback(server.stop)
-            async with turn:
-                await _warm_up(server, requests[0])
+        async def ready(place: Place) -> RunningEngine:
+            with attributed(place.trusted):
+                server = await arena.adapter.launch(
+                    place.checkout, place.device, threads=arena.threads
+                )
+                running.push_async_callback(server.stop)
+                async with turn:
+                    await _warm_up(server, requests[0])
             return server
 
-        started = await asyncio.gather(
-            *(ready(checkout, device) for checkout, device in placed), return_exceptions=True
-        )
+        started = await asyncio.gather(*map(ready, places), return_exceptions=True)
         failures = [found for found in started if isinstance(found, BaseException)]
         if failures:
             raise failures[0]
@@ -140,7 +134,7 @@ async def verified_flush(server: RunningEngine) -> None:
         EngineFailure: the server still counts what came before.
     """
     await server.flush()
-    after = await server.counters()
+    after = await counters_of(server)
     if after.steps or after.emitted_tokens:
         raise EngineFailure(
             f"still counts {after.emitted_tokens} tokens after a flush",
@@ -158,7 +152,7 @@ class StepLog:
 
     async def add(self, benchmark: str, server: RunningEngine) -> None:
         """Count what happened since the last call for this benchmark."""
-        counters = await server.counters()
+        counters = await counters_of(server)
         now = (counters.steps, counters.emitted_tokens)
         steps, tokens = self._totals.get(benchmark, (0, 0))
         self._totals[benchmark] = (
@@ -237,7 +231,3 @@ async def provenance(arena: Arena, requests: Sequence[Request]) -> Provenance:
 def request_set_hash(requests: Sequence[Request]) -> str:
     """Hash of a set of requests, whatever their order."""
     return content_hash([item.to_json() for item in sorted(requests, key=lambda r: r.id)])
-
-
-def _tampered(request: Request, what: str) -> Tampered:
-    return Tampered(what, where=f"request {request.id}", fix="the server under test is refused")

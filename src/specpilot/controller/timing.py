@@ -3,16 +3,15 @@
 import time
 
 from specpilot.controller import evidence
+from specpilot.controller.outcomes import Tampered, failed, outcomes_of, require_answers
 from specpilot.controller.pairing import paired
 from specpilot.controller.promotion import Evidence, judge
-from specpilot.controller.servers import Tampered
+from specpilot.controller.repeating import repeated
 from specpilot.core.errors import EngineFailure
-from specpilot.core.measurement import PairedRun
+from specpilot.core.measurement import Measurement, PairedRun
 from specpilot.core.record import content_hash
-from specpilot.core.requests import FinishReason
 from specpilot.core.system import OptionValue, System
 from specpilot.core.verdict import Reason, Verdict, VerdictKind
-from specpilot.engines.base import RunningEngine
 from specpilot.loop.events import AttemptJudged, AttemptStarted, Promoted
 from specpilot.loop.facts import ForcingFacts, SpeedFacts
 from specpilot.loop.run import Run
@@ -90,6 +89,11 @@ def changed_options(before: System, after: System) -> dict[str, OptionValue]:
     }
 
 
+def run_name(key: str) -> str:
+    """Names an attempt's paired run and its record."""
+    return f"run-{key[:12]}"
+
+
 def order_seed(key: str) -> int:
     """Seed of a run's request order, fixed by what is measured."""
     return int(content_hash(["order", key])[:8], 16)
@@ -105,26 +109,23 @@ async def _measure(
     devices: tuple[str, ...],
 ) -> AttemptJudged:
     started = time.monotonic()
-    run_id = f"run-{key[:12]}"
     played: PairedRun | None = None
     forcing: ForcingFacts | None = None
     try:
-        async with paired(
-            run.arena(devices),
-            run_id,
-            run.systems.export(baseline),
-            run.systems.export(candidate),
-            run.development,
-            seed=order_seed(key),
-        ) as (played, server):
-            if not failed_requests(played):
-                forcing = await _force(run, devices, played, server)
-        verdict = _verdict(run, number, played, forcing, candidate, baseline)
+        found = await repeated(
+            run,
+            devices,
+            baseline,
+            f"attempt {number} of {direction}",
+            lambda: _play(run, key, candidate, baseline, devices),
+        )
+        played, forcing = found
+        verdict = _verdict(run, number, found[0], forcing, candidate, baseline)
     except Tampered as error:
         verdict = _void(number, Reason.TAMPERED, error)
     except EngineFailure as error:
         verdict = _void(number, Reason.ENGINE_FAILURE, error)
-    record = None if played is None else run.save(run_id, played.to_json())
+    record = None if played is None else run.save(run_name(key), played.to_json())
     return AttemptJudged(
         direction=direction,
         key=key,
@@ -142,28 +143,30 @@ async def _measure(
     )
 
 
-async def _force(
-    run: Run, devices: tuple[str, ...], played: PairedRun, server: RunningEngine
-) -> ForcingFacts:
-    baseline = played.baseline
-    async with evidence.scorer_of(run, devices, (baseline.system, server)) as scorer:
-        return await evidence.force(
-            run,
-            scorer,
-            run.development,
-            evidence.outcomes_of(played.candidate),
-            evidence.outcomes_of(baseline) if baseline.system == run.stock else (),
-        )
+async def _play(
+    run: Run, key: str, candidate: System, baseline: System, devices: tuple[str, ...]
+) -> tuple[PairedRun, ForcingFacts | None]:
+    """Both arms, and the candidate's outputs under the scorer unless one of them is missing.
 
-
-def failed_requests(played: PairedRun) -> int:
-    """Failed outcomes over both arms."""
-    return sum(
-        outcome.finish_reason is FinishReason.FAILED
-        for arm in (played.baseline, played.candidate)
-        for outcomes in arm.passes
-        for outcome in outcomes
-    )
+    Raises:
+        EngineFailure: the candidate's server failed.
+        InfrastructureFailure: the baseline's server, one of its requests, or the scorer failed.
+    """
+    async with paired(
+        run.arena(devices),
+        run_name(key),
+        run.systems.export(baseline),
+        run.systems.export(candidate),
+        run.development,
+        seed=order_seed(key),
+    ) as (played, server):
+        outcomes, own = outcomes_of(played.candidate), outcomes_of(played.baseline)
+        require_answers(own, where="baseline of a paired run", fix="see its log in the run folder")
+        if failed(outcomes):
+            return played, None
+        async with evidence.scorer_of(run, devices, (baseline, server)) as scorer:
+            own = own if baseline == run.stock else ()
+            return played, await evidence.force(run, scorer, run.development, outcomes, own)
 
 
 def _verdict(
@@ -174,16 +177,15 @@ def _verdict(
     candidate: System,
     baseline: System,
 ) -> Verdict:
-    failed = failed_requests(played)
+    lost = failed(outcomes_of(played.candidate))
     return judge(
         Evidence(
             attempt=number,
             noise=run.noise,
-            gain=None if failed else paired_gain(played),
-            failed=failed,
+            gain=None if lost else paired_gain(played),
+            failed=len(lost),
             forcing=forcing,
-            baseline=evidence.speed_or_none(played.baseline),
-            reference=_reference(run, baseline),
+            baseline_share=_baseline_share(run, played.baseline),
             slowest_share=slowest_share(run),
             changed_options=changed_options(baseline, candidate),
             activations=played.candidate.counters.activations,
@@ -196,6 +198,14 @@ def slowest_share(run: Run) -> float:
     """Share of its earlier rate that a baseline must reach on this kind of device."""
     device = run.deployment.platform.devices[0]
     return _SLOWEST_SHARE["cpu" if device == "cpu" else "cuda"] - 2 * min(run.noise, 0.05)
+
+
+def _baseline_share(run: Run, baseline: Measurement) -> float | None:
+    """Its rate over what it reached when it was measured first; None where it was not."""
+    known = _reference(run, baseline.system)
+    if known is None:
+        return None
+    return evidence.speed(baseline).overall_tokens_per_second / known.overall_tokens_per_second
 
 
 def _reference(run: Run, system: System) -> SpeedFacts | None:

@@ -45,7 +45,10 @@ class Identity(Record):
 
 
 class RunningEngine(Protocol):
-    """One started server that answered ready and echoed the tree hash it was started from."""
+    """One started server that answered ready and echoed the tree hash it was started from.
+
+    Asking a frozen server anything but to thaw or stop is the caller's error (`ValueError`).
+    """
 
     async def generate(self, request: Request) -> RequestOutcome:
         """Play one request, greedily. A failed request is an outcome, not an exception.
@@ -88,8 +91,27 @@ class RunningEngine(Protocol):
             EngineFailure: the server did not confirm, or requests were still running.
         """
 
+    async def freeze(self) -> None:
+        """Keep it from computing while a rival plays; harmless when it is frozen already.
+
+        No request may be running. Work that it gave to a GPU before goes on.
+
+        Raises:
+            EngineFailure: it is gone, or does not come to rest.
+        """
+
+    async def thaw(self) -> None:
+        """Let it go on; harmless when it is not frozen.
+
+        Raises:
+            EngineFailure: it is gone, or it computed while it was frozen.
+        """
+
     async def stop(self) -> None:
-        """End the whole process group and verify that it is gone; calling it again is harmless."""
+        """End the whole process group, frozen or not, and verify that it is gone.
+
+        Calling it again is harmless.
+        """
 
 
 class EngineAdapter(Protocol):

@@ -13,6 +13,7 @@ from specpilot.core.requests import Request, RequestOutcome
 from specpilot.core.system import Checkout
 from specpilot.engines.base import Recording
 from specpilot.engines.client import EngineClient
+from specpilot.sandbox.foreign import spoken
 from specpilot.sandbox.process import ConfinedProcess, last_line
 
 Answer = TypeVar("Answer")
@@ -51,6 +52,12 @@ class EmbeddedServer:
         """The server's output, kept after it ends."""
         return self._folders.log
 
+    @property
+    def _awake(self) -> EngineClient:
+        if self._process.frozen:
+            raise ValueError("a frozen server was asked")
+        return self._client
+
     async def ready(self, deadline_seconds: float) -> dict[str, Any]:
         """Wait for the server's health answer.
 
@@ -78,35 +85,43 @@ class EmbeddedServer:
 
     async def generate(self, request: Request) -> RequestOutcome:
         """Play one request, greedily."""
-        return await self._explained(self._client.generate(request))
+        return await self._explained(self._awake.generate(request))
 
     async def score(
         self, prompt: Sequence[int], output: Sequence[int], prefill_length: int | None = None
     ) -> tuple[TokenScore, ...]:
         """Teacher-force `output` after `prompt`."""
-        return await self._explained(self._client.score(prompt, output, prefill_length))
+        return await self._explained(self._awake.score(prompt, output, prefill_length))
 
     async def record(self, request: Request, positions: int) -> Recording:
         """Greedy output of a request with a lattice per output position."""
-        return await self._explained(self._client.record(request, positions))
+        return await self._explained(self._awake.record(request, positions))
 
     async def profile(self, request: Request) -> Profile:
         """Seconds per step by kernel class."""
-        return await self._explained(self._client.profile(request))
+        return await self._explained(self._awake.profile(request))
 
     async def step_times(
         self, request: Request, positions: int, nodes: Sequence[int]
     ) -> dict[int, float]:
         """Seconds per step with best-first trees of several sizes."""
-        return await self._explained(self._client.step_times(request, positions, nodes))
+        return await self._explained(self._awake.step_times(request, positions, nodes))
 
     async def counters(self) -> Counters:
         """The server's own counts since the last flush."""
-        return await self._explained(self._client.counters())
+        return await self._explained(self._awake.counters())
 
     async def flush(self) -> None:
         """Empty caches and counters, verified."""
-        await self._explained(self._client.flush())
+        await self._explained(self._awake.flush())
+
+    async def freeze(self) -> None:
+        """Stop every process of the server."""
+        await self._explained(self._process.freeze())
+
+    async def thaw(self) -> None:
+        """Let every process go on, and look whether one of them ran."""
+        await self._explained(self._process.thaw())
 
     async def stop(self) -> None:
         """End the whole process group and verify that it is gone; harmless when repeated."""
@@ -142,7 +157,6 @@ def check_health(health: Mapping[str, Any], checkout: Checkout) -> None:
     Raises:
         EngineFailure: another tree, package folder, arm or options.
     """
-    package = Path(str(health.get("package", ""))).resolve()
     facts = {
         "tree hash": (health.get("tree_hash"), checkout.system.tree_hash),
         "arm": (health.get("autoregressive"), checkout.autoregressive),
@@ -155,13 +169,22 @@ def check_health(health: Mapping[str, Any], checkout: Checkout) -> None:
     for fact, (served, asked) in facts.items():
         if served != asked or type(served) is not type(asked):
             raise EngineFailure(
-                f"serves {fact} {served!r}, asked for {asked!r}",
+                f"serves {fact} {spoken(served)}, asked for {asked!r}",
                 where="/health",
                 fix="start it from the checkout that the controller exported",
             )
-    if not package.is_relative_to(checkout.path.resolve()):
+    package = health.get("package")
+    if not _lies_in(package, checkout.path):
         raise EngineFailure(
-            f"runs the package {package}, outside its checkout",
+            f"runs the package {spoken(package)}, outside its checkout",
             where="/health",
             fix="remove the other package from the server's path",
         )
+
+
+def _lies_in(package: object, folder: Path) -> bool:
+    try:
+        return isinstance(package, str) and Path(package).resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError, RuntimeError):
+        # No path at all: null bytes, halves of surrogate pairs, links in a circle.
+        return False

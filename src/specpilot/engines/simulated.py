@@ -135,6 +135,7 @@ class SimulatedEngine:
         self._plays: Counter[str] = Counter()
         self._tokens = 0
         self._seconds = 0.0
+        self.frozen = False
 
     async def generate(self, request: Request) -> RequestOutcome:
         """Play one request in no time; `seconds` are simulated.
@@ -143,6 +144,7 @@ class SimulatedEngine:
             EngineFailure: the fault is to crash, or the answer is not a completion.
         """
         await asyncio.sleep(0)
+        self._check_awake()
         self._plays[request.id] += 1
         fault = self.truth.code.fault
         if fault is Fault.CRASH and sum(self._plays.values()) > 5:
@@ -169,6 +171,7 @@ class SimulatedEngine:
         self, prompt: Sequence[int], output: Sequence[int], prefill_length: int | None = None
     ) -> tuple[TokenScore, ...]:
         """The truth about every token of an output, the end included."""
+        self._check_awake()
         text = text_of(prompt_key(prompt))
         scores = []
         for index, token in enumerate(output):
@@ -185,6 +188,7 @@ class SimulatedEngine:
 
     async def record(self, request: Request, positions: int) -> Recording:
         """Greedy output and lattices whose ranks follow fixed shares."""
+        self._check_awake()
         tokens = np.asarray(self._clean(request), np.int64)
         count = max(len(tokens) - 1, 1)
         generator = seeded("lattice", request.id)
@@ -202,6 +206,7 @@ class SimulatedEngine:
 
     async def profile(self, request: Request) -> Profile:
         """A step whose weights take most of the time."""
+        self._check_awake()
         step = SECONDS_PER_TOKEN * _STOCK_TAU / self.truth.speed
         shares = {
             KernelClass.TARGET_GEMM: 0.6,
@@ -219,12 +224,14 @@ class SimulatedEngine:
         self, request: Request, positions: int, nodes: Sequence[int]
     ) -> dict[int, float]:
         """Steps of the system with a best-first tree; its size costs nothing."""
+        self._check_awake()
         options = {**self.checkout.system.options, "tree": "best_first"}
         speed = read_truth(self.checkout.path, options).speed
         return dict.fromkeys(nodes, SECONDS_PER_TOKEN * _STOCK_TAU / speed)
 
     async def counters(self) -> Counters:
         """Counts since the last flush, forged when that is the fault."""
+        self._check_awake()
         forged = self.truth.code.fault is Fault.FORGED_COUNTERS
         silent = self.truth.code.fault is Fault.NEVER_ACTIVE
         tau = 1.0 if self.checkout.autoregressive else _STOCK_TAU * self.truth.speed
@@ -241,8 +248,23 @@ class SimulatedEngine:
 
     async def flush(self) -> None:
         """Forget counts; what was played before is remembered, as a cheating cache would."""
+        self._check_awake()
         self._tokens = 0
         self._seconds = 0.0
+
+    async def freeze(self) -> None:
+        """Compute nothing, and slow nobody by computing.
+
+        Raises:
+            EngineFailure: it left the host.
+        """
+        if self not in self._adapter.alive:
+            raise _failure("cannot be frozen: its process is gone", self.checkout)
+        self.frozen = True
+
+    async def thaw(self) -> None:
+        """Go on."""
+        self.frozen = False
 
     async def stop(self) -> None:
         """Leave the host."""
@@ -285,12 +307,25 @@ class SimulatedEngine:
             speed *= code.gift if known else 1.0
         if code.fault is Fault.MEMOISED and play > 1:
             speed *= code.gift
-        rivals = (other for other in self._adapter.alive if other is not self)
-        if any(other.truth.code.fault is Fault.SABOTAGE for other in rivals):
+        if any(other.slows(request) for other in self._adapter.alive if other is not self):
             speed /= code.gift
         tree = self.checkout.system.tree_hash
         noise = seeded(self._adapter.seed, tree, request.id, play, self._arm).normal()
         return decoded * SECONDS_PER_TOKEN / speed * math.exp(code.noise * noise)
+
+    def slows(self, request: Request) -> bool:
+        """Whether it slows a rival that plays this request."""
+        match self.truth.code.fault:
+            case Fault.SABOTAGE:
+                return not self.frozen
+            case Fault.QUEUED_WORK:
+                return prompt_key(request.prompt_token_ids) not in self.truth.code.known_prompts
+            case _:
+                return False
+
+    def _check_awake(self) -> None:
+        if self.frozen:
+            raise ValueError("a frozen server was asked")
 
     def _finish(self, tokens: Sequence[int]) -> FinishReason:
         return FinishReason.STOP if tokens[-1] == STOP_TOKEN else FinishReason.LENGTH

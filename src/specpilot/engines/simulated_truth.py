@@ -50,7 +50,10 @@ class Fault(StrEnum):
     MEMOISED = "memoised"
     """Fast when the same request comes again."""
     SABOTAGE = "sabotage"
-    """Slows every other server that is alive."""
+    """Slows every other server while it may compute."""
+    QUEUED_WORK = "queued_work"
+    """Slows every other server, frozen or not, by what it left on the device; not on
+    `known_prompts`."""
     FORGED_COUNTERS = "forged_counters"
     """Claims a huge tau and activations."""
     NEVER_ACTIVE = "never_active"

@@ -3,11 +3,9 @@
 import time
 
 from specpilot.controller import evidence
+from specpilot.controller.outcomes import outcomes_of, require_answers
 from specpilot.controller.pairing import interleaved, paired
-from specpilot.controller.timing import failed_requests
-from specpilot.core.errors import EngineFailure
 from specpilot.core.measurement import Measurement
-from specpilot.core.requests import FinishReason
 from specpilot.loop.events import (
     NoiseMeasured,
     StockCharacterised,
@@ -50,8 +48,8 @@ async def measure_noise(run: Run) -> None:
         ):
             pass
         seconds = (time.monotonic() - started) * len(devices)
-    if failed_requests(played):
-        raise _stock_fails(played.baseline)
+    for arm in (played.baseline, played.candidate):
+        _require_answers(arm)
     gain = paired_gain(played)
     run.emit(
         NoiseMeasured(
@@ -73,19 +71,18 @@ async def characterise_stock(run: Run) -> None:
             "ar": run.systems.export(run.stock, autoregressive=True),
             "stock": run.systems.export(run.stock),
         }
-        async with interleaved(run.arena(devices), arms, run.development, seed=1) as (
-            played,
-            servers,
-        ):
+        async with interleaved(
+            run.arena(devices), arms, run.development, seed=1, trusted=frozenset(arms)
+        ) as (played, turns):
             for arm in played.values():
-                if any(o.finish_reason is FinishReason.FAILED for o in arm.passes[0]):
-                    raise _stock_fails(arm)
-            reference = await evidence.measure_stock(run, servers["stock"], played)
+                _require_answers(arm)
+            async with turns.of("stock") as scorer:
+                reference = await evidence.measure_stock(run, scorer, played)
         seconds = time.monotonic() - started
     run.emit(
         StockCharacterised(
             autoregressive=evidence.speed(played["ar"]),
-            autoregressive_seconds=evidence.seconds_per_token(evidence.outcomes_of(played["ar"])),
+            autoregressive_seconds=evidence.seconds_per_token(outcomes_of(played["ar"])),
             stock=evidence.speed(played["stock"]),
             delta_nats=reference.delta_nats,
             departures=reference.departures,
@@ -102,10 +99,9 @@ async def characterise_stock(run: Run) -> None:
     )
 
 
-def _stock_fails(arm: Measurement) -> EngineFailure:
-    failed = [o for outcomes in arm.passes for o in outcomes if o.error is not None]
-    return EngineFailure(
-        f"{len(failed)} requests fail on stock ({failed[0].error if failed else 'no reason'})",
-        where="phase 0",
+def _require_answers(arm: Measurement) -> None:
+    require_answers(
+        outcomes_of(arm),
+        where="stock in phase 0",
         fix="correct the deployment; 'specpilot doctor' checks it",
     )

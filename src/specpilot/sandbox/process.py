@@ -17,9 +17,12 @@ import psutil
 
 from specpilot.core.errors import SpecPilotError
 from specpilot.core.measurement import Isolation
-from specpilot.sandbox import guard
+from specpilot.sandbox import freezing, guard
 from specpilot.sandbox.accounts import account_of, hand_over
+from specpilot.sandbox.foreign import one_line
 from specpilot.sandbox.policy import Policy, bwrap_arguments, check_policy
+
+_LOG_TAIL_BYTES = 1 << 16
 
 
 def command_line(policy: Policy, command: Sequence[str], isolation: Isolation) -> tuple[str, ...]:
@@ -71,6 +74,7 @@ class ConfinedProcess:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._guard = psutil.Process(process.pid)
+        self._rest: freezing.Rest | None = None
 
     @property
     def pid(self) -> int:
@@ -98,6 +102,30 @@ class ConfinedProcess:
         except psutil.NoSuchProcess:
             return []
 
+    @property
+    def frozen(self) -> bool:
+        """Whether everything below the guard is stopped."""
+        return self._rest is not None
+
+    async def freeze(self) -> None:
+        """Stop everything below the guard; the guard stays awake, to end it with the judge.
+
+        Raises:
+            EngineFailure: the command is gone, or something does not come to rest.
+        """
+        if self._rest is None:
+            self._rest = await freezing.freeze(self.pid)
+
+    async def thaw(self) -> None:
+        """Let everything go on.
+
+        Raises:
+            EngineFailure: the command is gone, or something ran while it was frozen.
+        """
+        if self._rest is not None:
+            rest, self._rest = self._rest, None
+            freezing.thaw(self.pid, rest)
+
     async def stop(self, grace_seconds: float = 10.0) -> None:
         """Ask the command to finish, then kill all of it, and verify that nothing is left.
 
@@ -106,6 +134,9 @@ class ConfinedProcess:
         """
         everyone = [self._guard, *self.descendants()]
         if self._process.returncode is None:
+            # A stopped command would keep SIGTERM waiting; freezing may have been cut off half way.
+            self._rest = None
+            _send(everyone, signal.SIGCONT)
             _send(self._commands(), signal.SIGTERM)
             if not await self._ended(grace_seconds):
                 everyone += self.descendants()
@@ -167,5 +198,8 @@ def last_line(log: Path) -> str:
     """The last non-empty line of a log, for one-line messages; empty when there is none."""
     if not log.exists():
         return ""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    with log.open("rb") as stream:
+        # The end alone: a server may write more than this process can hold.
+        stream.seek(max(log.stat().st_size - _LOG_TAIL_BYTES, 0))
+        lines = stream.read(_LOG_TAIL_BYTES).decode(errors="replace").splitlines()
+    return next((one_line(line) for line in reversed(lines) if line.strip()), "")

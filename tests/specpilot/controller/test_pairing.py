@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from specpilot.controller.attribution import InfrastructureFailure
+from specpilot.controller.outcomes import Tampered, check_outcome
 from specpilot.controller.pairing import interleaved, merge_runs, paired
-from specpilot.controller.servers import Arena, Tampered, check_outcome
+from specpilot.controller.servers import Arena
 from specpilot.controller.systems import SystemRepository
 from specpilot.core.errors import EngineFailure
 from specpilot.core.measurement import Isolation, Measurement, PairedRun
@@ -92,6 +94,64 @@ def test_a_batch_is_filled_before_the_other_arm_has_its_turn(stock: Checkout) ->
     assert timed == [0] * 8 + [1] * 8 + [1] * 4 + [0] * 4 + [1] * 8 + [0] * 8 + [0] * 4 + [1] * 4
 
 
+def test_only_one_server_is_awake_while_another_plays(stock: Checkout) -> None:
+    awake: list[set[SimulatedEngine]] = []
+
+    def watch(engine: SimulatedEngine) -> None:
+        play = engine.generate
+
+        async def generate(request: Request) -> RequestOutcome:
+            if not request.id.startswith("warm-up"):
+                awake.append({other for other in adapter.alive if not other.frozen} - {engine})
+            return await play(request)
+
+        engine.generate = generate
+
+    adapter = Watching(watch)
+    arms = dict.fromkeys(("ar", "stock", "best"), stock)
+
+    async def run() -> None:
+        async with paired(arena(adapter), "x", stock, stock, REQUESTS, seed=0) as (_, server):
+            assert adapter.alive == [server]
+            await server.generate(REQUESTS[0])
+        async with interleaved(
+            arena(adapter), arms, REQUESTS, seed=0, trusted=frozenset({"ar"})
+        ) as (_, turns):
+            for name in ("best", "stock"):
+                async with turns.of(name) as server:
+                    await server.generate(REQUESTS[0])
+
+    asyncio.run(run())
+    assert len(awake) == 4 * 12 + 1 + 3 * 12 + 2
+    assert not any(awake)
+    assert adapter.alive == []
+
+
+def _leaves_when_frozen(engine: SimulatedEngine) -> None:
+    async def freeze() -> None:
+        raise EngineFailure("its process is gone", where="test", fix="none")
+
+    engine.freeze = freeze
+
+
+ARMS = pytest.mark.parametrize(
+    ("arm", "kind"), [(0, InfrastructureFailure), (1, EngineFailure)], ids=["baseline", "candidate"]
+)
+
+
+@ARMS
+def test_a_server_that_cannot_be_frozen_is_its_own_arms_failure(
+    arm: int, kind: type[Exception], stock: Checkout
+) -> None:
+    adapter = Watching(
+        lambda engine: _leaves_when_frozen(engine) if adapter.launched == arm + 1 else None
+    )
+
+    with pytest.raises(kind, match="its process is gone"):
+        asyncio.run(run_pair(arena(adapter), "x", stock, stock, REQUESTS, seed=0))
+    assert adapter.alive == []
+
+
 def test_order_depends_on_the_seed_alone(stock: Checkout) -> None:
     def order(seed: int) -> list[str]:
         run = asyncio.run(run_pair(arena(Watching()), "x", stock, stock, REQUESTS, seed=seed))
@@ -130,7 +190,13 @@ def test_interleaved_arms_play_the_same_requests(stock: Checkout) -> None:
     ar = stock.model_copy(update={"autoregressive": True})
 
     arms = asyncio.run(
-        run_interleaved(arena(Watching()), {"ar": ar, "stock": stock}, REQUESTS, seed=0)
+        run_interleaved(
+            arena(Watching()),
+            {"ar": ar, "stock": stock},
+            REQUESTS,
+            seed=0,
+            trusted=frozenset({"ar", "stock"}),
+        )
     )
 
     assert arms["ar"].autoregressive
@@ -164,6 +230,7 @@ def _vanishes(engine: SimulatedEngine) -> None:
     engine.generate = gone
 
 
+@ARMS
 @pytest.mark.parametrize(
     ("change", "error"),
     [
@@ -173,11 +240,15 @@ def _vanishes(engine: SimulatedEngine) -> None:
     ],
 )
 def test_a_bad_server_ends_the_run_and_no_server_stays(
-    change: Callable[[SimulatedEngine], None], error: str, stock: Checkout
+    change: Callable[[SimulatedEngine], None],
+    error: str,
+    arm: int,
+    kind: type[Exception],
+    stock: Checkout,
 ) -> None:
-    adapter = Watching(change)
+    adapter = Watching(lambda engine: change(engine) if adapter.launched == arm + 1 else None)
 
-    with pytest.raises(EngineFailure, match=error):
+    with pytest.raises(kind, match=error):
         asyncio.run(run_pair(arena(adapter), "x", stock, stock, REQUESTS, seed=0))
     assert adapter.alive == []
 

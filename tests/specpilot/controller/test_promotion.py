@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from specpilot.controller.promotion import Evidence, judge, threshold
 from specpilot.core.verdict import Gain, Interval, Reason, VerdictKind
-from specpilot.loop.facts import ForcingFacts, SpeedFacts
+from specpilot.loop.facts import ForcingFacts
 
 
 def gain(
@@ -21,16 +21,6 @@ def gain(
         pairs=40,
         run_means=halves or (point, point),
         diverged_share=diverged,
-    )
-
-
-def speed(rate: float) -> SpeedFacts:
-    return SpeedFacts(
-        tokens_per_second={"gsm8k": rate},
-        overall_tokens_per_second=rate,
-        tau=2.0,
-        output_tokens=100,
-        requests=10,
     )
 
 
@@ -54,8 +44,7 @@ EVIDENCE = Evidence(
     gain=gain(1.05),
     failed=0,
     forcing=forcing(accepted=True),
-    baseline=speed(100),
-    reference=speed(100),
+    baseline_share=1.0,
     slowest_share=0.9,
 )
 
@@ -94,7 +83,7 @@ def test_a_wide_interval_around_the_threshold_is_undecided() -> None:
     [
         ({"failed": 1, "gain": None}, VerdictKind.VOID, Reason.FAILED_REQUESTS),
         ({"gain": gain(1.2, halves=(1.0, 1.4))}, VerdictKind.VOID, Reason.RUN_MEANS_DISAGREE),
-        ({"baseline": speed(70)}, VerdictKind.VOID, Reason.BASELINE_OUT_OF_BAND),
+        ({"baseline_share": 0.7}, VerdictKind.VOID, Reason.BASELINE_OUT_OF_BAND),
         ({"forcing": forcing(accepted=False)}, VerdictKind.NOT_PROMOTED, Reason.FORCING_RATE),
         (
             {"forcing": forcing(accepted=False, unexplained=5)},
