@@ -14,7 +14,7 @@ from pathlib import Path
 
 from specengine.kernels import nvrtc
 
-SHARED_HEADERS = ("hopper.cuh", "formats.cuh")
+SHARED_HEADERS = ("hopper.cuh", "formats.cuh", "bounds.cuh")
 
 
 def source_text(name: str) -> str:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from specengine.errors import OptionError
+from specengine.kernels import certified_head
 from specengine.kernels import packed_linear as kernels
 from specengine.weights import LowBit, Packed, decode_low_bit, decode_view
 from specengine.weights import decode as decode_in_torch
@@ -94,54 +95,64 @@ def low_bit_linear(x: Tensor, format: str, records: Tensor, scale: Tensor, out: 
     return _linear(x, weights, out, lambda: decode_low_bit(copy).to(x.dtype))
 
 
-@w12_decode.register_fake
-def _(
-    records: Tensor, scale: Tensor, escapes: Tensor, escape_offsets: Tensor, out: int, width: int
-) -> Tensor:
-    return records.new_empty((out, width), dtype=torch.bfloat16)
-
-
-@w11s_decode.register_fake
-def _(
+@torch.library.custom_op("specengine::certified_argmax", mutates_args=())
+def certified_argmax(
+    hidden: Tensor,
+    head: Tensor,
     records: Tensor,
     scale: Tensor,
-    escapes: Tensor,
-    escape_offsets: Tensor,
-    record_offsets: Tensor,
-    out: int,
-    width: int,
-) -> Tensor:
-    return records.new_empty((out, width), dtype=torch.bfloat16)
+    residual_norm: Tensor,
+    weight_norm: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The argmax of exact logits (`certified_head.exact_logits`), ties to the lowest row.
+
+    Args:
+        hidden: bf16 [..., K], K a multiple of 8.
+        head: bf16 [V, K], contiguous.
+        records, scale, residual_norm, weight_norm: its 8-bit copy, see `encode_head`.
+
+    Returns:
+        int64 [...], and int32 [...]: how many logits were computed from the BF16 head.
+
+    Raises:
+        OptionError: hidden states, head and copy do not fit together.
+        KernelError: a kernel cannot be built or launched here.
+    """
+    copy = kernels.Weights("e2m5", records, scale)
+    _check_head(hidden, head)
+    _check(hidden, copy, head.shape[0])
+    states = hidden.reshape(-1, hidden.shape[-1]).contiguous()
+    tokens = torch.empty(states.shape[0], dtype=torch.int64, device=hidden.device)
+    counts = torch.full_like(tokens, head.shape[0], dtype=torch.int32)
+    if hidden.is_cuda:
+        whole = certified_head.Head(head, copy, residual_norm, weight_norm)
+        for start in range(0, states.shape[0], kernels.MAX_ROWS):
+            part = slice(start, start + kernels.MAX_ROWS)
+            certify = certified_head.is_worthwhile(head)
+            certified_head.argmax(states[part], whole, tokens[part], counts[part], certify)
+    else:
+        tokens = certified_head.exact_logits(states, head).argmax(1)
+    return tokens.view(hidden.shape[:-1]), counts.view(hidden.shape[:-1])
 
 
-@w12_linear.register_fake
-def _(
-    x: Tensor, records: Tensor, scale: Tensor, escapes: Tensor, escape_offsets: Tensor, out: int
-) -> Tensor:
-    return x.new_empty((*x.shape[:-1], out))
+def _fake_decode(records: Tensor, *others: Tensor | int) -> Tensor:
+    return records.new_empty(others[-2:], dtype=torch.bfloat16)
 
 
-@w11s_linear.register_fake
-def _(
-    x: Tensor,
-    records: Tensor,
-    scale: Tensor,
-    escapes: Tensor,
-    escape_offsets: Tensor,
-    record_offsets: Tensor,
-    out: int,
-) -> Tensor:
-    return x.new_empty((*x.shape[:-1], out))
+def _fake_linear(x: Tensor, *others: Tensor | int | str) -> Tensor:
+    return x.new_empty((*x.shape[:-1], others[-1]))
 
 
-@view_linear.register_fake
-def _(x: Tensor, records: Tensor, scale: Tensor, out: int) -> Tensor:
-    return x.new_empty((*x.shape[:-1], out))
+def _fake_argmax(hidden: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
+    shape = hidden.shape[:-1]
+    return hidden.new_empty(shape, dtype=torch.int64), hidden.new_empty(shape, dtype=torch.int32)
 
 
-@low_bit_linear.register_fake
-def _(x: Tensor, format: str, records: Tensor, scale: Tensor, out: int) -> Tensor:
-    return x.new_empty((*x.shape[:-1], out))
+for _op in (w12_decode, w11s_decode):
+    _op.register_fake(_fake_decode)
+for _op in (w12_linear, w11s_linear, view_linear, low_bit_linear):
+    _op.register_fake(_fake_linear)
+certified_argmax.register_fake(_fake_argmax)
 
 
 def _decoded(weights: kernels.Weights, out: int, width: int) -> Tensor:
@@ -177,6 +188,16 @@ def _check(x: Tensor, weights: kernels.Weights, out: int) -> None:
             f"[{out}, {width}]",
             where=f"{weights.format} weight",
             fix="pass bfloat16 rows of the width that the weight was packed with",
+        )
+
+
+def _check_head(hidden: Tensor, head: Tensor) -> None:
+    fits = head.dtype == torch.bfloat16 and head.shape[1] == hidden.shape[-1]
+    if not fits or head.shape[1] % 8 or not head.is_contiguous():
+        raise OptionError(
+            f"the head is {head.dtype} {list(head.shape)}, hidden states have {hidden.shape[-1]}",
+            where="certified argmax",
+            fix="pass a contiguous bfloat16 head [V, K] with K a multiple of 8, and states of K",
         )
 
 

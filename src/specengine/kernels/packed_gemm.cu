@@ -18,8 +18,8 @@
 //
 // Weights do not depend on the previous kernel, so records are asked for before the wait for it (dependent launches).
 //
-// FORMAT, ROWS (8, 16, 32, 48 or 64), STAGES, X_STAGES, IN_FLIGHT and OUTPUT (u16 for BF16, or float) are given to the
-// compiler.
+// The compiler is given FORMAT, ROWS (8, 16, 32, 48 or 64), STAGES, X_STAGES, IN_FLIGHT, OUTPUT (u16 for BF16, or float)
+// and, for the certified head, TILE_STEP (that every so many-th tile is multiplied) and SKIPPABLE (1: none if all `skip`).
 
 constexpr Format WEIGHTS = FORMAT;
 constexpr bool LOSSLESS = WEIGHTS == W12 || WEIGHTS == W12N || WEIGHTS == W11S, LISTED = WEIGHTS == W11S;
@@ -43,6 +43,7 @@ struct Arguments {
   const int *record_offsets;   // units + 1, in 16 bytes; W11S only
   OUTPUT *y;
   u32 *partials;               // P x 2 x PART words
+  const int *skip;             // [rows]; SKIPPABLE only
   int rows, channels, k_blocks, units, dependent;
 };
 
@@ -90,7 +91,8 @@ struct RecordStream {
     return first + lane <= stop ? __ldg(p.record_offsets + first + lane) : 0;
   }
   __device__ __forceinline__ void next(u64 &start, u32 &bytes) {
-    start = (u64)unit * stride_bytes(WEIGHTS);
+    const int record = TILE_STEP == 1 ? unit : unit + unit / p.k_blocks * (TILE_STEP - 1) * p.k_blocks;
+    start = (u64)record * stride_bytes(WEIGHTS);
     bytes = read_bytes(WEIGHTS);
     if constexpr (LISTED) {
       if (unit - batch == 31) {
@@ -253,8 +255,7 @@ __device__ __forceinline__ void add_parts(float *sum, u32 *partials, int block, 
 #pragma unroll
         for (int v = 0; v < GROUPS; v++)
           if (j < left) {
-            Vec4 &q = part[j][v];
-            q = observe(words + j * 2 * PART + v * 512);
+            const Vec4 q = part[j][v] = observe(words + j * 2 * PART + v * 512);
             arrived &= q.x != EMPTY && q.y != EMPTY && q.z != EMPTY && q.w != EMPTY;
           }
     } while (!__all_sync(~0u, arrived));
@@ -299,13 +300,12 @@ __device__ __forceinline__ void consume(const Arguments &p, Ring ring, Work work
   };
 
   int tile = work.first / p.k_blocks, start = work.first - tile * p.k_blocks;
-  // Divisions are 32-bit, or the compiler no longer sees them uniform, and here, not in the tail, where they cost
-  // a microsecond.
+  // Divisions are 32-bit, or the compiler no longer sees them uniform, and here: in the tail they cost a microsecond.
   const int final_tile = (work.last - 1) / p.k_blocks;
   const int last_part = (int)(((u32)(final_tile + 1) * p.k_blocks * gridDim.x - 1) / (u32)p.units);
   bool waited = false;
   for (int unit = work.first; unit < work.last; tile++, start = 0) {
-    const int count = smaller(p.k_blocks - start, work.last - unit), channel = tile * 128 + local;
+    const int count = smaller(p.k_blocks - start, work.last - unit), channel = tile * TILE_STEP * 128 + local;
     const float low = __ldg(p.scale + channel), high = __ldg(p.scale + channel + 8);
 #pragma unroll
     for (int i = 0; i < ROWS / 2; i++) sum[i] = 0.f;
@@ -321,8 +321,7 @@ __device__ __forceinline__ void consume(const Arguments &p, Ring ring, Work work
     wgmma_wait<0>();
     if (lane == 0) barrier_arrive(previous);
     unit += count;
-    if (!waited) wait_for_previous_kernel();
-    waited = true;
+    if (!waited) wait_for_previous_kernel(), waited = true;
 
     if constexpr (LOSSLESS) {
       corrections_are_ready();
@@ -338,16 +337,14 @@ __device__ __forceinline__ void consume(const Arguments &p, Ring ring, Work work
       if (unit < work.last) corrections_were_read();
     } else {
 #pragma unroll
-      for (int v = 0; v < GROUPS; v++)
-        sum[4 * v] *= low, sum[4 * v + 1] *= low, sum[4 * v + 2] *= high, sum[4 * v + 3] *= high;
+      for (int i = 0; i < ROWS / 2; i++) sum[i] *= i & 2 ? high : low;
     }
 
     if (start > 0) {
       u32 *to = p.partials + (blockIdx.x * 2 + group) * PART + thread * 4;
 #pragma unroll
-      for (int v = 0; v < GROUPS; v++)
-        publish(to + v * 512, as_bits(sum[4 * v]), as_bits(sum[4 * v + 1]), as_bits(sum[4 * v + 2]),
-                           as_bits(sum[4 * v + 3]));
+      for (int v = 0; v < ROWS / 2; v += 4)
+        publish(to + v * 128, as_bits(sum[v]), as_bits(sum[v + 1]), as_bits(sum[v + 2]), as_bits(sum[v + 3]));
       continue;
     }
     if (count < p.k_blocks) add_parts(sum, p.partials, blockIdx.x, last_part, group, thread);
@@ -383,6 +380,10 @@ void packed_gemm(const __grid_constant__ TensorMap map, const Arguments p) {
     barriers_are_initialised();
   }
   let_next_kernel_start();
+  if constexpr (SKIPPABLE) {
+    wait_for_previous_kernel();
+    if (__syncthreads_and(threadIdx.x >= p.rows || p.skip[threadIdx.x])) return;
+  }
   __syncthreads();
   const Ring ring{base, 0, 0, 0, 0};
   float *corrections = (float *)(shared + CORRECTIONS);

@@ -14,7 +14,7 @@ place of wgmma was no faster there and slower at 64.
 
 import ctypes
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -83,6 +83,8 @@ class Variant:
         rows: rows of the tile: x's rows rounded up.
         stages: records in the ring; x_stages: tiles of x in the ring.
         output: "u16" for BF16, or "float".
+        tile_step: every so many-th tile of the weights is multiplied.
+        skippable: the launch does nothing where its flags say so.
     """
 
     format: str
@@ -90,6 +92,8 @@ class Variant:
     stages: int
     x_stages: int
     output: str = "u16"
+    tile_step: int = 1
+    skippable: bool = False
 
     def shared_bytes(self) -> int:
         form = FORMATS[self.format]
@@ -106,6 +110,8 @@ class Variant:
             f"X_STAGES={self.x_stages}",
             f"IN_FLIGHT={min(self.stages, BYTES_IN_FLIGHT // form.read_bytes)}",
             f"OUTPUT={self.output}",
+            f"TILE_STEP={self.tile_step}",
+            f"SKIPPABLE={self.skippable:d}",
         )
 
 
@@ -145,7 +151,7 @@ class _Product(ctypes.Structure):
     """`Arguments` of packed_gemm.cu."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in (*_POINTERS, "y", "partials")),
+        *((name, ctypes.c_void_p) for name in (*_POINTERS, "y", "partials", "skip")),
         *((name, ctypes.c_int) for name in ("rows", "channels", "k_blocks", "units", "dependent")),
     )
 
@@ -195,17 +201,27 @@ def _product_kernel(variant: Variant, device: int) -> Kernel:
 
 
 @functools.cache
-def _multiprocessors(device: int) -> int:
+def multiprocessors(device: int) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def multiply(x: torch.Tensor, weights: Weights, y: torch.Tensor, *, dependent: bool = True) -> None:
+def multiply(
+    x: torch.Tensor,
+    weights: Weights,
+    y: torch.Tensor,
+    *,
+    dependent: bool = True,
+    tile_step: int = 1,
+    skip: torch.Tensor | None = None,
+) -> None:
     """Fill y = x @ W.T on a Hopper GPU. A row's bits do not depend on the other rows.
 
     Args:
         x: bf16 [1..64, K], K % 8 == 0, unit stride along K, 16-byte aligned rows.
         y: bf16 or float32 [rows, out], contiguous.
         dependent: weights may load while the kernel before this one still runs.
+        tile_step: fill only every so many-th tile of 128 channels, from the first.
+        skip: int32 [rows], written by earlier kernels: leave y alone where none is 0.
 
     Raises:
         KernelError: see `driver.load`.
@@ -213,17 +229,20 @@ def multiply(x: torch.Tensor, weights: Weights, y: torch.Tensor, *, dependent: b
     device = y.get_device()
     output = "float" if y.dtype == torch.float32 else "u16"
     variant = variant_for(weights.format, x.shape[0], output)
-    k_blocks, units = -(-x.shape[1] // TILE_K), weights.units(x.shape[1])
-    blocks = blocks_for(units // k_blocks, k_blocks, _multiprocessors(device))
+    variant = replace(variant, tile_step=tile_step, skippable=skip is not None)
+    k_blocks = -(-x.shape[1] // TILE_K)
+    tiles = -(-weights.units(x.shape[1]) // (k_blocks * tile_step))
+    blocks = blocks_for(tiles, k_blocks, multiprocessors(device))
     stream = torch.cuda.current_stream(device).cuda_stream
     arguments = _Product(
         **weights.pointers(),
         y=y.data_ptr(),
         partials=workspace(device, stream, blocks * TILE_CHANNELS * variant.rows),
+        skip=None if skip is None else skip.data_ptr(),
         rows=x.shape[0],
         channels=y.shape[1],
         k_blocks=k_blocks,
-        units=units,
+        units=tiles * k_blocks,
         dependent=dependent,
     )
     kernel = _product_kernel(variant, device)
