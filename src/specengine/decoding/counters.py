@@ -17,6 +17,8 @@ MECHANISMS = (
     "extended_positions",
     "prepacked_linear",
     "fused_projections",
+    "packed_linear",
+    "cuda_graphs",
 )
 """Mechanisms whose runs are counted; zero for one that an option claims means that it is off."""
 NEVER_ACCEPTED_STEPS = 50

@@ -46,6 +46,7 @@ class Engine:
         self.target = target
         self.drafter = drafter
         self.options = options or EngineOptions()
+        self._check_options()
         self.counters = EngineCounters()
         self._pool = SlotPool(target, drafter, slots=slots)
         self._lattices: LatticeProposer | None = None
@@ -157,6 +158,15 @@ class Engine:
         self._pool.clear()
         self.counters.reset()
 
+    def _check_options(self) -> None:
+        recurs = bool(self.target.layout.delta.layers)
+        if self.target.options.cuda_graphs and recurs and self.options.tree != "chain":
+            raise OptionError(
+                "walks recurrent layers along one path, and this target recurs",
+                where="option 'cuda_graphs'",
+                fix=f"use tree 'chain' with it, or '{self.options.tree}' without",
+            )
+
     def check_tokens(self, tokens: Sequence[int], where: str) -> None:
         """Refuse an empty list or an id that the target does not know.
 
@@ -202,6 +212,10 @@ def _weight_mechanisms(target: Target) -> list[str]:
     names = []
     if target.options.linear == "prepacked":
         names.append("prepacked_linear")
+    if target.options.linear in ("w12", "w11s"):
+        names.append("packed_linear")
     if target.options.fused_projections:
         names.append("fused_projections")
+    if target.options.cuda_graphs:
+        names.append("cuda_graphs")
     return names

@@ -29,12 +29,16 @@ class EngineOptions(BaseModel):
     nodes: int = Field(default=0, ge=0, le=256)
     """Verified rows per step, the root included; 0 means a chain's length (positions + 1)."""
 
-    linear: Literal["plain", "prepacked"] = "plain"
-    """Layout of the target's and drafter's linear weights: as loaded, or reordered once for the
-    CPU's matrix units (same values, same products; only the summation order may differ)."""
+    linear: Literal["plain", "prepacked", "w12", "w11s"] = "plain"
+    """Layout of linear weights: as loaded; reordered once for the CPU's matrix units (target and
+    drafter); or the target's in lossless 12-bit or 11-bit records for a Hopper GPU (paper section
+    4.1). Same values, same products; only the summation order may differ."""
 
     fused_projections: bool = False
     """Run query/key/value and gate/up as one matrix product each (concatenated weights)."""
+
+    cuda_graphs: bool = False
+    """Replay verify passes as captured CUDA graphs (GPU only; a hybrid target needs a chain)."""
 
 
 STEP_OPTIONS = frozenset({"tree", "positions", "nodes"})

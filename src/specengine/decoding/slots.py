@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from specengine.models.graphs import ROW_STEP
+
 if TYPE_CHECKING:
     from specengine.drafters.base import Drafter, DrafterState
     from specengine.models import Target, TargetCache
@@ -41,7 +43,8 @@ class SlotPool:
 
     @torch.inference_mode()
     def acquire(self, positions: int) -> Slot:
-        """An empty slot that holds `positions`."""
+        """An empty slot that holds `positions`, and what pads a captured pass."""
+        positions += ROW_STEP
         for slot in self._idle:
             if slot.capacity >= positions:
                 self._idle.remove(slot)

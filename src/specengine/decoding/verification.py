@@ -69,9 +69,8 @@ class Verifier:
 
     def verify(self, slot: Slot, tree: DraftTree) -> Verified:
         """Score all rows in one pass; the cache's length does not change."""
-        tokens = torch.from_numpy(tree.tokens).to(self._target.device)
-        forward = self._target.forward(slot.cache, tokens, tree)
-        return Verified(greedy_tokens(self._target.logits(forward.hidden)), forward.features)
+        logits, features = self._target.verify(slot.cache, tree)
+        return Verified(greedy_tokens(logits), features)
 
     def prefill(self, slot: Slot, prompt: Sequence[int]) -> Verified:
         """Score a prompt in one pass; `argmax` is of its last position only."""

@@ -76,8 +76,12 @@ class PackedLinear(nn.Module):
         """W in bfloat16, decoded anew at each use."""
         return decode(self.packed)
 
+    def weight_bytes(self) -> int:
+        """Bytes of weight that one call reads."""
+        return self.packed.nbytes
+
     def extra_repr(self) -> str:
-        bits = 8 * self.packed.nbytes / (self.in_features * self.out_features)
+        bits = 8 * self.weight_bytes() / (self.in_features * self.out_features)
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, "
             f"bias={self.bias is not None}, format={self.format}, bits={bits:.3f}"

@@ -11,6 +11,7 @@ from transformers import AttentionInterface
 
 from specengine.models.cache import TargetCache
 from specengine.models.rows import Rows
+from specengine.models.static_rows import StaticRows
 from specengine.verify.tree_attention import tree_attention
 
 ATTENTION_NAME = "specengine"
@@ -28,7 +29,7 @@ def cached_attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     *,
-    rows: Rows,
+    rows: Rows | StaticRows,
     store: TargetCache,
     scaling: float,
     sliding_window: int | None = None,
@@ -53,7 +54,7 @@ def cached_attention(
         [1, n, H, D] and None (no attention weights).
     """
     view = rows.view(sliding_window)
-    keys, values = store.write(module.layer_idx, key, value, rows.length, view.first)
+    keys, values = store.write(module.layer_idx, key, value, rows, view.first)
     if softcap is not None:
         visible = rows.visible(sliding_window, view.first)
         output = tree_attention(

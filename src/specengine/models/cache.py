@@ -3,7 +3,7 @@
 Everything is allocated for `capacity` positions up front; a step writes into slots and never
 grows a tensor. Slots length .. length + n - 1 hold the rows of the last forward pass; `commit`
 moves the accepted ones together and advances `length`. Slots beyond that hold garbage that must
-never be read: attention slices, it does not mask.
+never be read: attention slices, and only captured passes mask (`StaticRows`).
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ import torch
 
 from specengine.errors import RequestError
 from specengine.models.rows import Rows
+from specengine.models.static_rows import StaticRows
 from specengine.verify.gated_delta import PathRows, WholeChain
 
 
@@ -55,6 +56,7 @@ class TargetCache:
         keys_values: [2 * layers, Hkv, capacity, D], keys of layer i at 2i and values at 2i + 1.
         conv: [layers, taps - 1, channels] in the model's dtype, the last committed inputs.
         recurrent: float32 [layers, heads, key_width, value_width].
+        masked: passes read slots that hold nothing and mask them, so they must be finite.
     """
 
     def __init__(
@@ -64,10 +66,13 @@ class TargetCache:
         delta: DeltaShape,
         dtype: torch.dtype,
         device: torch.device,
+        *,
+        masked: bool = False,
     ) -> None:
         self.capacity = capacity
         self.length = 0
-        self.keys_values = torch.empty(
+        self.masked = masked
+        self.keys_values = (torch.zeros if masked else torch.empty)(
             2 * len(attention.layers),
             attention.heads,
             capacity,
@@ -91,6 +96,8 @@ class TargetCache:
     def reset(self) -> None:
         """Forget everything committed; the buffers stay allocated."""
         self.length = 0
+        if self.masked:
+            self.keys_values.zero_()
         self.conv.zero_()
         self.recurrent.zero_()
         self._pending = None
@@ -112,7 +119,12 @@ class TargetCache:
         self._pending_delta = {}
 
     def write(
-        self, layer: int, key: torch.Tensor, value: torch.Tensor, length: int, first: int
+        self,
+        layer: int,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        rows: Rows | StaticRows,
+        first: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Store the rows' keys and values of one layer.
 
@@ -120,18 +132,29 @@ class TargetCache:
             layer: decoder layer.
             key: [1, Hkv, n, D].
             value: [1, Hkv, n, D].
-            length: first slot written.
+            rows: the pass, which says what slots it takes.
             first: first slot of the answer.
 
         Returns:
-            Views [1, Hkv, length + n - first, D] of keys and values.
+            Views [1, Hkv, length + n - first, D] of keys and values; of static rows their span.
         """
-        count = key.shape[2]
         keys, values = self._keys[layer], self._values[layer]
-        keys.narrow(2, length, count).copy_(key)
-        values.narrow(2, length, count).copy_(value)
-        seen = length + count - first
+        if isinstance(rows, StaticRows):
+            keys.index_copy_(2, rows.slots, key)
+            values.index_copy_(2, rows.slots, value)
+            return keys.narrow(2, first, rows.span), values.narrow(2, first, rows.span)
+        keys.narrow(2, rows.length, rows.count).copy_(key)
+        values.narrow(2, rows.length, rows.count).copy_(value)
+        seen = rows.length + rows.count - first
         return keys.narrow(2, first, seen), values.narrow(2, first, seen)
+
+    def pending_delta(self) -> dict[int, PathRows | WholeChain]:
+        """Rows of the recurrent layers that are neither committed nor dropped."""
+        return dict(self._pending_delta)
+
+    def restore(self, pending: dict[int, PathRows | WholeChain]) -> None:
+        """Take rows of the recurrent layers that a replayed pass has filled anew."""
+        self._pending_delta = dict(pending)
 
     def state(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Committed convolution inputs [taps - 1, channels] and recurrent state of one layer."""

@@ -6,6 +6,7 @@ from torch import nn
 
 from specengine.models.cache import TargetCache
 from specengine.models.rows import Rows
+from specengine.models.static_rows import StaticRows
 from specengine.verify.gated_delta import (
     CHUNK_ROWS,
     DeltaInputs,
@@ -45,14 +46,19 @@ class GatedDelta(nn.Module):
         self.value_width: int = source.head_v_dim
 
     def forward(
-        self, hidden_states: torch.Tensor, *, rows: Rows, store: TargetCache, **_: object
+        self,
+        hidden_states: torch.Tensor,
+        *,
+        rows: Rows | StaticRows,
+        store: TargetCache,
+        **_: object,
     ) -> torch.Tensor:
         """[1, n, d] to [1, n, d]; the rows are left with the cache, to be committed or dropped."""
         hidden = hidden_states[0]
         mixed = self.in_proj_qkv(hidden)
         conv, state = store.state(self.layer_idx)
         inputs = self._inputs(hidden, conv_windows(conv, mixed, rows.parent))
-        if rows.chain and rows.count > CHUNK_ROWS:
+        if rows.whole and rows.count > CHUNK_ROWS:
             output, final = chain_outputs(state, inputs)
             tail = torch.cat([conv, mixed[-len(conv) :]])[-len(conv) :]
             store.keep(self.layer_idx, WholeChain(rows.count, tail, final))

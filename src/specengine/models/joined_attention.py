@@ -11,6 +11,7 @@ from specengine.models.attention import cached_attention
 from specengine.models.cache import TargetCache
 from specengine.models.layers import joined_linear
 from specengine.models.rows import Rows
+from specengine.models.static_rows import StaticRows
 
 Rotary = tuple[torch.Tensor, torch.Tensor]
 
@@ -86,7 +87,7 @@ class JoinedAttention(nn.Module):
         hidden_states: torch.Tensor,
         position_embeddings: Rotary,
         *,
-        rows: Rows,
+        rows: Rows | StaticRows,
         store: TargetCache,
         **_: object,
     ) -> tuple[torch.Tensor, None]:

@@ -42,6 +42,7 @@ class Rows:
         groups: query heads per key head.
         depth: int64 [n], a row's distance from row 0; its position is `length + depth`.
         parent: parents of the rows as a list, or None for a chain (row i follows row i - 1).
+        whole: a prompt's chain, which is committed whole; any path of other rows can be.
         ancestors: bool [n, n], `[i, j]` true when j is i or an ancestor of i.
         dtype: dtype of the additive masks.
     """
@@ -51,6 +52,7 @@ class Rows:
     groups: int
     depth: torch.Tensor
     parent: list[int] | None
+    whole: bool
     ancestors: torch.Tensor | None
     dtype: torch.dtype
     views: dict[int | None, KeyView] = field(default_factory=dict)
@@ -73,10 +75,10 @@ class Rows:
         """
         if tree is None or np.array_equal(tree.parent[1:], np.arange(count - 1)):
             depth = torch.arange(count, device=device)
-            return cls(length, count, groups, depth, None, None, dtype)
+            return cls(length, count, groups, depth, None, tree is None, None, dtype)
         depth = torch.as_tensor(tree.depth, dtype=torch.int64, device=device)
         ancestors = torch.as_tensor(tree.ancestors(), device=device)
-        return cls(length, count, groups, depth, tree.parent.tolist(), ancestors, dtype)
+        return cls(length, count, groups, depth, tree.parent.tolist(), False, ancestors, dtype)
 
     @property
     def chain(self) -> bool:

@@ -26,7 +26,7 @@ def swap_layers(model: nn.Module, options: EngineOptions) -> None:
     """Replace layers of a causal model in place; the originals are freed as their owners go.
 
     Raises:
-        OptionError: prepacked weights are asked for and not available here.
+        OptionError: the layout that is asked for is not available here.
     """
     weight = model.lm_head.weight
     if options.linear == "prepacked":
@@ -39,6 +39,12 @@ def swap_layers(model: nn.Module, options: EngineOptions) -> None:
             _join_projections(layer)
     if options.linear == "prepacked":
         replace_linear(model, PrepackedLinear)
+    elif options.linear in ("w12", "w11s"):
+        # Kernels and formats are loaded where they are used: every start of a server waits for
+        # what this module imports.
+        from specengine.integrations.transformers import compress
+
+        compress(model, options.linear)
     elif weight.device.type == "cpu":
         replace_linear(model, RowLinear)
 

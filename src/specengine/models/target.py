@@ -17,9 +17,11 @@ from specengine.errors import OptionError, RequestError
 from specengine.models.attention import ATTENTION_NAME, register_attention
 from specengine.models.cache import TargetCache
 from specengine.models.families import Layout, Rotary, layout_of
+from specengine.models.graphs import PassGraphs
 from specengine.models.joined_attention import signed_table
 from specengine.models.linear import PrepackedLinear
 from specengine.models.rows import Rows
+from specengine.models.static_rows import StaticRows
 from specengine.models.swap import swap_layers
 from specengine.trees.draft_tree import DraftTree
 
@@ -74,12 +76,15 @@ class Target:
         self.vocab_size = int(model.config.vocab_size)
         self.num_layers = int(model.config.num_hidden_layers)
         self.max_positions = int(model.config.max_position_embeddings)
-        self.eos_token_ids = eos_token_ids or _eos(model.config.eos_token_id)
+        self.eos_token_ids = (
+            _eos(model.config.eos_token_id) if eos_token_ids is None else eos_token_ids
+        )
         self._softcap = getattr(model.config, "final_logit_softcapping", None)
         self._layers = list(model.model.layers)
         self._rotary = model.model.rotary_emb
         self._norm = model.model.norm
         self.taps = tuple(taps)
+        self._graphs = PassGraphs(self) if self.options.cuda_graphs else None
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -99,7 +104,7 @@ class Target:
 
     def parameter_bytes(self) -> int:
         """Bytes of weights that one pass reads: all but the embedding table, the head included."""
-        packed = [m for m in self.model.modules() if isinstance(m, PrepackedLinear)]
+        packed = [m for m in self.model.modules() if hasattr(m, "weight_bytes")]
         read = {
             id(p): p for part in (self._layers, [self._norm, self.head]) for p in _parameters(part)
         }
@@ -116,7 +121,12 @@ class Target:
                 f"asks for {capacity} cache positions", where="prompt", fix="ask for at least one"
             )
         return TargetCache(
-            capacity, self.layout.attention, self.layout.delta, self.dtype, self.device
+            capacity,
+            self.layout.attention,
+            self.layout.delta,
+            self.dtype,
+            self.device,
+            masked=self._graphs is not None,
         )
 
     @torch.inference_mode()
@@ -133,8 +143,31 @@ class Target:
         Raises:
             RequestError: the rows exceed the cache or the model's positions.
         """
-        rows = self._rows(cache, tokens, tree)
-        hidden = self.embed_tokens(tokens.to(self.device))[None]
+        return self.run(cache, tokens.to(self.device), self._rows(cache, tokens, tree))
+
+    @torch.inference_mode()
+    def verify(self, cache: TargetCache, tree: DraftTree) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits [n, V] and features [n, taps * d] of a tree's rows, as one captured pass if asked.
+
+        Raises:
+            RequestError: as `forward`.
+        """
+        tokens = torch.from_numpy(tree.tokens)
+        if self._graphs is None:
+            forward = self.forward(cache, tokens, tree)
+            return self.logits(forward.hidden), forward.features
+        self._rows(cache, tokens, tree, device=torch.device("cpu"))
+        return self._graphs.run(cache, tree)
+
+    def run(self, cache: TargetCache, tokens: torch.Tensor, rows: Rows | StaticRows) -> Forward:
+        """The layers over rows that `cache` knows of; what `forward` and captured passes share.
+
+        Args:
+            cache: as `forward`.
+            tokens: int64 [n], on the target's device.
+            rows: where they go and what they see.
+        """
+        hidden = self.embed_tokens(tokens)[None]
         rotary = self._rotary_tables(hidden, rows)
         features = []
         for index, layer in enumerate(self._layers):
@@ -177,7 +210,7 @@ class Target:
         ]
         return self._transform(torch.cat(parts, dim=1))
 
-    def _rotary_tables(self, hidden: torch.Tensor, rows: Rows) -> list[Rotary]:
+    def _rotary_tables(self, hidden: torch.Tensor, rows: Rows | StaticRows) -> list[Rotary]:
         """Per layer, in the form that its attention layer takes."""
         tables = self.layout.rotary(self._rotary, hidden, rows.positions())
         if self.options.fused_projections:
@@ -189,7 +222,13 @@ class Target:
             return logits
         return torch.tanh(logits / self._softcap) * self._softcap
 
-    def _rows(self, cache: TargetCache, tokens: torch.Tensor, tree: DraftTree | None) -> Rows:
+    def _rows(
+        self,
+        cache: TargetCache,
+        tokens: torch.Tensor,
+        tree: DraftTree | None,
+        device: torch.device | None = None,
+    ) -> Rows:
         count = len(tokens)
         rows = Rows.build(
             cache.length,
@@ -197,7 +236,7 @@ class Target:
             tree,
             groups=self.layout.groups,
             dtype=self.dtype,
-            device=self.device,
+            device=device or self.device,
         )
         deepest = count - 1 if tree is None else int(tree.depth.max())
         if cache.length + deepest >= self.max_positions:

@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
-from specengine.decoding import Engine
+from specengine.decoding import Engine, EngineOptions
+from specengine.decoding.proposal import root_only
+from specengine.errors import OptionError
+from specengine.integrations.packed_module import PackedLinear
 from specengine.models import Target
 
 PROMPT = np.random.default_rng(5).integers(3, 61, 11).tolist()
@@ -26,3 +30,69 @@ def test_drafts_give_the_ar_text(family, options, tiny_model, knowing_drafter, r
     assert scores.argmax.tolist() == output
     recording = engine.record(PROMPT, 24, 7)
     assert recording.tokens.tolist() == output
+
+
+def _graphed(tiny_model, family, **changes):
+    model = tiny_model(family).to("cuda", changes.pop("dtype", torch.float32))
+    return Target(model, taps=(0,), options=EngineOptions(**changes), eos_token_ids=frozenset())
+
+
+def test_captured_passes_give_the_ar_text(
+    family, options, tiny_model, knowing_drafter, run_request
+):
+    torch.backends.cuda.matmul.allow_tf32 = False
+    target = _graphed(tiny_model, family, cuda_graphs=True)
+    engine = Engine(target, None)
+    output = run_request(engine, PROMPT, 24)
+    assert engine.counters.activations["cuda_graphs"] == 23
+    plain = Target(tiny_model(family).to("cuda"), eos_token_ids=frozenset())
+    assert output == run_request(Engine(plain, None), PROMPT, 24)
+    drafter = knowing_drafter(PROMPT + output, target, 0.7)
+    if target.layout.delta.layers and options.tree != "chain":
+        with pytest.raises(OptionError, match="cuda_graphs"):
+            Engine(target, drafter, options)
+        return
+    engine = Engine(target, drafter, options)
+    for _ in range(2):
+        assert run_request(engine, PROMPT, 24) == output
+    assert run_request(engine, PROMPT * 20, 24) == run_request(Engine(plain, None), PROMPT * 20, 24)
+
+
+def test_memory_of_a_spoiled_request_does_not_reach_the_next(tiny_model):
+    target = _graphed(tiny_model, "llama", cuda_graphs=True)
+    cache = target.new_cache(256)
+    cache.keys_values.fill_(float("nan"))
+    cache.reset()
+    assert torch.isfinite(target.verify(cache, root_only(5))[0]).all()
+
+
+def _packed(format: str, graphs: bool) -> Target:
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=61,
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+    )
+    model = LlamaForCausalLM(config).to("cuda", torch.bfloat16)
+    options = EngineOptions(linear=format, cuda_graphs=graphs)
+    return Target(model, taps=(0,), options=options, eos_token_ids=frozenset())
+
+
+@pytest.mark.parametrize("format", ["w12", "w11s"])
+@pytest.mark.parametrize("graphs", [False, True])
+def test_packed_weights_keep_the_text_for_every_tree(
+    format, graphs, options, knowing_drafter, run_request
+):
+    target = _packed(format, graphs)
+    assert sum(isinstance(m, PackedLinear) for m in target.model.modules()) == 14
+    engine = Engine(target, None)
+    output = run_request(engine, PROMPT, 24)
+    assert engine.counters.activations["packed_linear"] == 23
+    assert (engine.score(PROMPT, output).margin_nats < 0.25).all()
+    drafted = Engine(target, knowing_drafter(PROMPT + output, target, 0.7), options)
+    again = drafted.score(PROMPT, run_request(drafted, PROMPT, 24))
+    assert (again.margin_nats < 0.25).all()
