@@ -92,11 +92,28 @@ def _exploration(facts: PlanningFacts) -> Iterable[DirectionPlan]:
             "Reorder linear weights once at load, for the CPU's matrix units.",
             [{"linear": "prepacked"}], _class_bound(facts.ceiling, ("target_gemm", "drafter")),
         )  # fmt: skip
+    if facts.device_kind == "cuda":
+        yield from _gpu(facts, values)
     if values.get("fused_projections") is False:
         yield _plan(
             facts, "fused_projections", "Fused projections", Factor.KERNEL,
             "Run query, key and value, and gate and up, as one matrix product each.",
             [{"fused_projections": True}], _class_bound(facts.ceiling, ("target_gemm",)),
+        )  # fmt: skip
+
+
+def _gpu(facts: PlanningFacts, values: Options) -> Iterable[DirectionPlan]:
+    if values.get("cuda_graphs") is False:
+        yield _plan(
+            facts, "cuda_graphs", "Captured passes", Factor.OVERHEAD,
+            "Replay each verify pass as one CUDA graph instead of launching its kernels one by one.",
+            [{"cuda_graphs": True}], facts.ceiling.overhead_factor - 1,
+        )  # fmt: skip
+    if values.get("linear") == "plain":
+        yield _plan(
+            facts, "packed_linear", "Lossless 12-bit weights", Factor.KERNEL,
+            "Multiply from 12-bit records, which hold every weight exactly in fewer bytes.",
+            [{"linear": "w12"}], _class_bound(facts.ceiling, ("target_gemm",)),
         )  # fmt: skip
 
 

@@ -65,6 +65,16 @@ def test_the_largest_factor_comes_first_and_decides_what_is_left_out() -> None:
     assert mechanisms(facts_of(ceiling=kernel), 2) == ["prepacked_linear", "fused_projections"]
 
 
+def test_a_gpu_is_offered_what_only_it_can_run() -> None:
+    options = {"cuda_graphs": False}
+    offered = mechanisms(facts_of(options, device_kind="cuda"))
+    assert {"cuda_graphs", "packed_linear"} <= set(offered)
+    assert "prepacked_linear" not in offered
+    assert not {"cuda_graphs", "packed_linear"} & set(mechanisms(facts_of(options)))
+    done = facts_of({"cuda_graphs": True, "linear": "w12"}, device_kind="cuda")
+    assert not {"cuda_graphs", "packed_linear"} & set(mechanisms(done))
+
+
 def test_planning_is_deterministic_and_within_its_limit() -> None:
     assert plan_directions(facts_of(), (), 2) == plan_directions(facts_of(), (), 2)
     assert len(plan_directions(facts_of(), (), 2)) == 2
