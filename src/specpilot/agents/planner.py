@@ -106,7 +106,7 @@ def _gpu(facts: PlanningFacts, values: Options) -> Iterable[DirectionPlan]:
     if values.get("cuda_graphs") is False:
         yield _plan(
             facts, "cuda_graphs", "Captured passes", Factor.OVERHEAD,
-            "Replay each verify pass as one CUDA graph instead of launching its kernels one by one.",
+            "Replay each verify pass as one CUDA graph, not as hundreds of launches.",
             [{"cuda_graphs": True}], facts.ceiling.overhead_factor - 1,
         )  # fmt: skip
     if values.get("linear") == "plain":

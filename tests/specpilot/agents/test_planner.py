@@ -15,6 +15,7 @@ STOCK = {
     "nodes": 0,
     "linear": "plain",
     "fused_projections": False,
+    "cuda_graphs": False,
 }
 CURVE = ((8, 2.5, 1.4), (16, 3.0, 1.6), (32, 3.4, 1.5), (48, 3.6, 1.3), (64, 3.7, 1.1))
 
@@ -66,11 +67,10 @@ def test_the_largest_factor_comes_first_and_decides_what_is_left_out() -> None:
 
 
 def test_a_gpu_is_offered_what_only_it_can_run() -> None:
-    options = {"cuda_graphs": False}
-    offered = mechanisms(facts_of(options, device_kind="cuda"))
+    offered = mechanisms(facts_of(device_kind="cuda"))
     assert {"cuda_graphs", "packed_linear"} <= set(offered)
     assert "prepacked_linear" not in offered
-    assert not {"cuda_graphs", "packed_linear"} & set(mechanisms(facts_of(options)))
+    assert not {"cuda_graphs", "packed_linear"} & set(mechanisms(facts_of()))
     done = facts_of({"cuda_graphs": True, "linear": "w12"}, device_kind="cuda")
     assert not {"cuda_graphs", "packed_linear"} & set(mechanisms(done))
 
