@@ -8,17 +8,10 @@ from typing import Any
 
 from specpilot.core.deployment import BENCHMARKS
 from specpilot.core.errors import WorkloadError
+from specpilot.workload.hub import fetch, read_parquet
 
 BUILTIN = "builtin"
 """Source name of the prompts that ship with the package."""
-HUB_DATASETS = {
-    "gsm8k": "openai/gsm8k",
-    "math500": "HuggingFaceH4/MATH-500",
-    "humaneval": "openai/openai_humaneval",
-    "mbpp": "google-research-datasets/mbpp",
-    "mt_bench": "HuggingFaceH4/mt_bench_prompts",
-}
-_ENDINGS = (".jsonl", ".jsonl.gz")
 
 Row = dict[str, Any]
 
@@ -37,15 +30,18 @@ def read_source(benchmark: str, source: str | None) -> tuple[list[Row], str]:
     if source is not None:
         path = Path(source).expanduser()
         return read_file(path), str(path)
-    return read_hub(benchmark)
+    path, name = fetch(benchmark)
+    return read_file(path), name
 
 
 def read_file(path: Path) -> list[Row]:
-    """Rows of a `.jsonl`, `.jsonl.gz` or `.json` (a list of objects) file.
+    """Rows of a `.jsonl`, `.jsonl.gz`, `.json` (a list of objects) or `.parquet` file.
 
     Raises:
-        WorkloadError: unreadable, not JSON, or not objects.
+        WorkloadError: unreadable, of another form, or not objects.
     """
+    if path.suffix == ".parquet":
+        return read_parquet(path)
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
@@ -72,45 +68,6 @@ def read_builtin(benchmark: str) -> list[Row]:
         )
     file = resources.files("specpilot.workload") / "prompts" / f"{benchmark}.jsonl"
     return _parse_lines(file.read_text(encoding="utf-8"), f"builtin {benchmark}")
-
-
-def read_hub(benchmark: str) -> tuple[list[Row], str]:
-    """Rows of a benchmark from its data set on the hub.
-
-    Raises:
-        WorkloadError: unknown name, no JSON Lines file there, or the hub cannot be reached.
-    """
-    if benchmark not in HUB_DATASETS:
-        raise WorkloadError(
-            f"{benchmark!r} is not a benchmark that the hub is known to have",
-            where="workload.benchmarks",
-            fix=f'give its file, as in {{ {benchmark} = "requests.jsonl" }}',
-        )
-    dataset = HUB_DATASETS[benchmark]
-    advice = f'download it as JSON Lines and give the file: {{ {benchmark} = "{benchmark}.jsonl" }}'
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-
-    patterns = [f"*{ending}" for ending in _ENDINGS]
-    try:
-        folder = Path(snapshot_download(dataset, repo_type="dataset", allow_patterns=patterns))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise WorkloadError(
-            f"the hub does not give it ({reason})", where=dataset, fix=advice
-        ) from error
-    files = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-    chosen = choose_file(files)
-    if chosen is None:
-        raise WorkloadError("the hub has no JSON Lines file of it", where=dataset, fix=advice)
-    return read_file(folder / chosen), f"{dataset}/{chosen}"
-
-
-def choose_file(names: list[str]) -> str | None:
-    """The test questions among a data set's files: JSON Lines only, tests before the rest."""
-    lines = sorted(name for name in names if name.endswith(_ENDINGS))
-    likely = [name for name in lines if "test" in name or "question" in name]
-    return next(iter(likely or lines), None)
 
 
 def _parse_list(text: str, path: Path) -> list[Row]:

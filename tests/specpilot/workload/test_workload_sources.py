@@ -10,7 +10,8 @@ import pytest
 from specpilot.core.deployment import BENCHMARKS
 from specpilot.core.errors import WorkloadError
 from specpilot.workload.benchmarks import prompts_of
-from specpilot.workload.sources import choose_file, read_builtin, read_file, read_source
+from specpilot.workload.hub import choose_file
+from specpilot.workload.sources import read_builtin, read_file, read_source
 
 ROOT = Path(__file__).parents[3]
 DATA = Path(os.environ.get("SPECPILOT_DATA", ROOT.parent / "shared" / "data"))
@@ -98,7 +99,9 @@ def test_malformed_files_are_named(
 
 def test_hub_files_are_chosen_and_unknown_names_refused() -> None:
     assert choose_file(["README.md", "a.parquet", "train.jsonl", "test.jsonl"]) == "test.jsonl"
-    assert choose_file(["a.parquet"]) is None
+    both = ["socratic/test-0.parquet", "main/train-0.parquet", "main/test-0.parquet"]
+    assert choose_file(both) == "main/test-0.parquet"
+    assert choose_file(["README.md", "a.csv"]) is None
     with pytest.raises(WorkloadError, match="give its file"):
         read_source("own", None)
     with pytest.raises(WorkloadError, match="no prompts ship"):
