@@ -1,11 +1,18 @@
-"""Git by subprocess, with nothing of the user's or an agent's configuration in effect."""
+"""Git by subprocess, with nothing of the user's configuration in effect, and never for long.
+
+An agent's repository has a configuration of its own, and whatever files the agent put there: a
+command that waits for a pipe that nobody writes to is ended with all that it started.
+"""
 
 import os
+import signal
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from specpilot.core.errors import SpecPilotError
+from specpilot.sandbox.foreign import one_line
 
 _FIXED = {
     "GIT_AUTHOR_NAME": "SpecPilot",
@@ -23,6 +30,10 @@ _FIXED = {
 """Fixed names and dates: equal trees on equal parents are equal commits."""
 
 
+_SECONDS = 120.0
+"""Far more than any command on a source tree takes."""
+
+
 class GitError(SpecPilotError):
     """A git command failed."""
 
@@ -33,34 +44,65 @@ def git(
     stdin: bytes | None = None,
     environment: dict[str, str] | None = None,
     allowed: Sequence[int] = (0,),
+    seconds: float = _SECONDS,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run one git command in a folder, hooks off.
 
     Raises:
-        GitError: it ended with a status outside `allowed`.
+        GitError: it ended with a status outside `allowed`, took longer than `seconds`, or the
+            folder is gone.
     """
     # With separate accounts a worktree belongs to its agent; reading it is what we are here for.
     settings = ("core.hooksPath=/dev/null", "gc.auto=0", "safe.directory=*")
     command = ["git", *(part for item in settings for part in ("-c", item)), *arguments]
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        input=stdin,
-        stdin=subprocess.DEVNULL if stdin is None else None,
-        capture_output=True,
-        env={"PATH": os.environ["PATH"], **_FIXED, **(environment or {})},
-        check=False,
-    )
+    variables = {"PATH": os.environ["PATH"], **_FIXED, **(environment or {})}
+    try:
+        done = _run(command, folder, stdin, variables, seconds)
+    except subprocess.TimeoutExpired as error:
+        raise _failure(folder, arguments[0], f"did not end in {seconds:.0f} s") from error
+    except OSError as error:
+        raise _failure(folder, arguments[0], error.strerror or "did not start") from error
     if done.returncode not in allowed:
         message = done.stderr.decode(errors="replace").strip().splitlines()
-        raise GitError(
-            f"git {arguments[0]} failed ({message[-1] if message else done.returncode})",
-            where=str(folder),
-            fix="check that the folder is intact and the disk is not full",
-        )
+        reason = message[-1] if message else str(done.returncode)
+        raise _failure(folder, arguments[0], one_line(reason))
     return done
 
 
 def output(folder: Path, *arguments: str, stdin: bytes | None = None) -> str:
     """Standard output of one git command, stripped."""
     return git(folder, *arguments, stdin=stdin).stdout.decode().strip()
+
+
+def _run(
+    command: Sequence[str],
+    folder: Path,
+    stdin: bytes | None,
+    environment: dict[str, str],
+    seconds: float,
+) -> subprocess.CompletedProcess[bytes]:
+    # A session of its own, so that the helpers which git starts can be ended with it.
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        start_new_session=True,
+    ) as process:
+        try:
+            out, errors = process.communicate(stdin, timeout=seconds)
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, errors)
+
+
+def _failure(folder: Path, command: str, why: str) -> GitError:
+    return GitError(
+        f"git {command} failed ({why})",
+        where=str(folder),
+        fix="check that the folder is intact and the disk is not full",
+    )

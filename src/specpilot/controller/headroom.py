@@ -30,6 +30,7 @@ def can_replay(base: System, asked: System) -> bool:
     deep = [s for s in (base, asked) if s.options.get("tree") == "best_first"]
     return (
         bool(changed)
+        and all(isinstance(s.options.get("nodes", 0), int) for s in deep)
         and changed <= REPLAYABLE
         and asked in deep
         and all(s.options.get("positions") == RECORDED_POSITIONS for s in deep)

@@ -56,7 +56,7 @@ async def paired(
     Raises:
         EngineFailure: the candidate did not start, vanished, or would not flush.
         Tampered: an answer of it is impossible, such as more tokens than were allowed.
-        InfrastructureFailure: the baseline did any of this, or failed in the block.
+        InfrastructureFailure: the baseline did any of this.
     """
     origin = await provenance(arena, requests)
     order = list(requests)
@@ -180,7 +180,9 @@ async def _alternating(
                     await verified_flush(server)
         await turns.end("candidate")
         async with turns.of("baseline") as server:
-            yield logs, server
+            pass
+        # Awake from here on, and its failures are no longer told apart.
+        yield logs, server
 
 
 @asynccontextmanager
@@ -207,7 +209,7 @@ async def _swapped(
                 await servers[1].stop()
                 with attributed(trusted=True):
                     await verified_flush(servers[0])
-                    yield logs, servers[0]
+                yield logs, servers[0]
 
 
 def _sum_counters(parts: Sequence[Counters]) -> Counters:

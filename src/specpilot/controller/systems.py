@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from specpilot.agents.base import CatalogueOption
-from specpilot.controller.git import git, output
+from specpilot.controller.git import GitError, git, output
 from specpilot.controller.options_file import (
     OPTIONS_FILE,
     catalogue,
@@ -23,6 +23,7 @@ from specpilot.controller.options_file import (
 from specpilot.controller.trees import Entry, check_changes, parse_entries, tree_hash_of_folder
 from specpilot.core.errors import Refused, SpecPilotError
 from specpilot.core.system import Checkout, OptionValue, System
+from specpilot.sandbox.foreign import one_line
 
 
 class RebaseConflict(SpecPilotError):
@@ -35,6 +36,7 @@ class SystemRepository:
     def __init__(self, run_folder: Path) -> None:
         self.folder = run_folder / "repo"
         self._worktrees = run_folder / "worktrees"
+        self._unreadable = run_folder / "unreadable"
         self._exports = run_folder / "exports"
 
     def commit_stock(self, files: Mapping[str, bytes]) -> System:
@@ -89,12 +91,22 @@ class SystemRepository:
         git(self.folder, "update-ref", f"refs/heads/{branch}", commit)
 
     def open_worktree(self, direction: str, base: str) -> Path:
-        """A fresh clone at `base`; the commits of an earlier one are kept under `kept/`."""
+        """A fresh clone at `base`; the commits of an earlier one are kept under `kept/`.
+
+        What an agent left unreadable is moved to `unreadable/` as it is.
+        """
         path = self._worktrees / direction
         if path.exists():
-            if (path / ".git").is_dir():
+            try:
                 self._keep(direction, path)
-            _remove(path)
+            except (Refused, GitError):
+                aside = self._unreadable / direction
+                if aside.exists():
+                    _remove(aside)
+                aside.parent.mkdir(parents=True, exist_ok=True)
+                path.rename(aside)
+            else:
+                _remove(path)
         self._worktrees.mkdir(parents=True, exist_ok=True)
         self.name(f"base/{direction}", base)
         arguments = ("--quiet", "--no-hardlinks", "--no-tags", "--single-branch")
@@ -214,6 +226,7 @@ class SystemRepository:
                 where=str(source),
                 fix="leave the worktree's .git folder alone",
             )
+        _check_plain(source)
         arguments = (
             "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head",
             "--upload-pack", "git -c safe.directory=* upload-pack",
@@ -239,6 +252,28 @@ class SystemRepository:
     def _commit(self, tree: str, parent: str | None) -> str:
         parents = () if parent is None else ("-p", parent)
         return output(self.folder, "commit-tree", *parents, "-m", f"System {tree[:12]}", tree)
+
+
+def _check_plain(folder: Path) -> None:
+    """Refuse what git would follow or wait for: only folders and regular files are read.
+
+    Raises:
+        Refused: a link, a pipe, a socket or a device.
+    """
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(place, name)
+            try:
+                mode = path.lstat().st_mode
+            except FileNotFoundError:
+                # The agent's own git is at work; what matters is what is there.
+                continue
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise Refused(
+                    "is neither a file nor a folder",
+                    where=one_line(str(path)),
+                    fix="leave the worktree's .git folder alone",
+                )
 
 
 def _remove(path: Path) -> None:

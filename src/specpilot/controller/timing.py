@@ -3,6 +3,7 @@
 import time
 
 from specpilot.controller import evidence
+from specpilot.controller.attribution import attributed
 from specpilot.controller.outcomes import Tampered, failed, outcomes_of, require_answers
 from specpilot.controller.pairing import paired
 from specpilot.controller.promotion import Evidence, judge
@@ -161,12 +162,15 @@ async def _play(
         seed=order_seed(key),
     ) as (played, server):
         outcomes, own = outcomes_of(played.candidate), outcomes_of(played.baseline)
-        require_answers(own, where="baseline of a paired run", fix="see its log in the run folder")
-        if failed(outcomes):
-            return played, None
-        async with evidence.scorer_of(run, devices, (baseline, server)) as scorer:
-            own = own if baseline == run.stock else ()
-            return played, await evidence.force(run, scorer, run.development, outcomes, own)
+        with attributed(trusted=True):
+            require_answers(
+                own, where="baseline of a paired run", fix="see its log in the run folder"
+            )
+            if failed(outcomes):
+                return played, None
+            async with evidence.scorer_of(run, devices, (baseline, server)) as scorer:
+                own = own if baseline == run.stock else ()
+                return played, await evidence.force(run, scorer, run.development, outcomes, own)
 
 
 def _verdict(

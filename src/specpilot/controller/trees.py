@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from specpilot.core.errors import Refused
+from specpilot.sandbox.foreign import one_line
 
 WRITABLE = ("specengine/", "system.toml")
 """A change may touch nothing else (`agents.Brief.writable_paths`)."""
 _FILE_MODES = ("100644", "100755")
 _INTERPRETER_HOOKS = ("sitecustomize.py", "usercustomize.py")
+_LONGEST_PATH = 255
 _COMPILED = (".pth", ".pyc", ".so", ".egg-link")
 
 
@@ -33,8 +35,26 @@ def parse_entries(raw: bytes) -> tuple[Entry, ...]:
         if item:
             meta, _, path = item.partition(b"\t")
             mode, _, blob = meta.decode().split(" ")
-            entries.append(Entry(mode, blob, path.decode(errors="surrogateescape")))
+            entries.append(Entry(mode, blob, _name(path)))
     return tuple(entries)
+
+
+def _name(path: bytes) -> str:
+    """A path that can be written to this disk and into the journal.
+
+    Raises:
+        ForbiddenPath: not UTF-8, not printable, or longer than a file system takes.
+    """
+    shown = one_line(path.decode(errors="backslashreplace"), 120)
+    try:
+        name = path.decode()
+    except UnicodeDecodeError as error:
+        raise _forbidden(shown, "is not UTF-8") from error
+    if not name.isprintable():
+        raise _forbidden(shown, "holds control characters")
+    if len(path) > _LONGEST_PATH:
+        raise _forbidden(shown, f"is longer than {_LONGEST_PATH} bytes")
+    return name
 
 
 def check_changes(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> None:

@@ -7,7 +7,9 @@ failed outcome.
 """
 
 import io
+import math
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +26,20 @@ from specpilot.core.measurement import Counters, Profile, TokenScore
 from specpilot.core.requests import FinishReason, Request, RequestOutcome
 from specpilot.engines.base import Recording
 from specpilot.engines.completions import Completion, judge_completion, parse_completion
-from specpilot.engines.transport import Transport, error_message, json_object, malformed
+from specpilot.engines.transport import (
+    MAX_ANSWER_BYTES,
+    Transport,
+    error_message,
+    json_object,
+    malformed,
+)
+from specpilot.sandbox.foreign import one_line, spoken
 
+_MOST_CANDIDATES = 256
+_ARCHIVE_ERRORS = (
+    ValueError, KeyError, OSError, EOFError, MemoryError, OverflowError, RuntimeError
+)  # fmt: skip
+"""Of reading arrays that somebody else wrote: shapes beyond any memory, methods nobody has."""
 CLIENT_VERSION = f"specpilot client 1, aiohttp {aiohttp.__version__}"
 
 
@@ -105,7 +119,8 @@ class EngineClient:
         )
         ids = completion.token_ids
         if fault is not None:
-            usable = tuple(token for token in ids if token >= 0)
+            size = self._vocabulary.size
+            usable = tuple(t for t in ids[: request.max_new_tokens] if 0 <= t < size)
             return _failed(request, usable, seconds, fault)
         return RequestOutcome(
             request_id=request.id,
@@ -164,23 +179,29 @@ class EngineClient:
         }
         raw = await self._answer("POST", "/record", body)
         try:
-            with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
-                tokens, ids, edge = (np.asarray(arrays[key]) for key in ("tokens", "ids", "edge"))
-        except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+            tokens, ids, edge = _arrays(raw, ("tokens", "ids", "edge"))
+        except (*_ARCHIVE_ERRORS, zipfile.BadZipFile, zlib.error) as error:
             raise malformed("/record", f"not an archive of three arrays ({error})") from error
-        self._check_recording(tokens, ids, edge, positions)
+        self._check_recording(tokens, ids, edge, positions, request.max_new_tokens)
         return Recording(
             request.id, tokens.astype(np.int64), ids.astype(np.int64), edge.astype(np.float32)
         )
 
     def _check_recording(
-        self, tokens: NDArray[Any], ids: NDArray[Any], edge: NDArray[Any], positions: int
+        self,
+        tokens: NDArray[Any],
+        ids: NDArray[Any],
+        edge: NDArray[Any],
+        positions: int,
+        limit: int,
     ) -> None:
         size = self._vocabulary.size
         fits = (
             tokens.ndim == 1
+            and 1 <= len(tokens) <= limit
             and ids.ndim == 3
-            and len(ids) >= len(tokens) - 1
+            and len(tokens) - 1 <= len(ids) <= limit
+            and 1 <= ids.shape[2] <= _MOST_CANDIDATES
             and ids.shape[1] == positions
             and edge.shape == (*ids.shape, ids.shape[2])
             and tokens.dtype.kind in "iu"
@@ -231,7 +252,7 @@ class EngineClient:
         if (
             not isinstance(times, dict)
             or set(times) != {str(size) for size in nodes}
-            or not all(isinstance(value, float) and value > 0 for value in times.values())
+            or not all(isinstance(t, float) and 0 < t < math.inf for t in times.values())
         ):
             raise malformed("/step-times", "not one positive time per tree size")
         return {size: times[str(size)] for size in nodes}
@@ -258,8 +279,8 @@ class EngineClient:
         counters = await self.counters()
         if answer.get("flushed") is not True or answer.get("running") != 0 or counters.steps != 0:
             raise EngineFailure(
-                f"did not confirm an empty state (flushed {answer.get('flushed')}, running "
-                f"{answer.get('running')}, steps {counters.steps})",
+                f"did not confirm an empty state (flushed {spoken(answer.get('flushed'))}, "
+                f"running {spoken(answer.get('running'))}, steps {spoken(counters.steps)})",
                 where="/flush",
                 fix="see the server's log",
             )
@@ -292,10 +313,20 @@ def _failed(request: Request, ids: tuple[int, ...], seconds: float, reason: str)
         finish_reason=FinishReason.FAILED,
         output_token_ids=ids,
         seconds=seconds,
-        error=reason.splitlines()[0][:500],
+        error=one_line(reason, 500),
     )
 
 
 def _first(error: ValidationError) -> str:
     first = error.errors()[0]
-    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+    return one_line(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}")
+
+
+def _arrays(raw: bytes, names: Sequence[str]) -> list[NDArray[Any]]:
+    """Named arrays of an archive whose contents are no larger than an answer may be."""
+    with zipfile.ZipFile(io.BytesIO(raw)) as archive:
+        size = sum(entry.file_size for entry in archive.infolist())
+    if size > MAX_ANSWER_BYTES:
+        raise ValueError(f"{size} bytes when unpacked")
+    with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
+        return [np.asarray(arrays[name]) for name in names]

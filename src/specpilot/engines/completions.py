@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from specpilot.core.errors import EngineFailure
+from specpilot.engines.transport import JSON_ERRORS
+from specpilot.sandbox.foreign import one_line, spoken
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +38,9 @@ def parse_completion(chunks: Sequence[tuple[float, bytes]], *, stream: bool) -> 
     """
     try:
         return _parse_stream(chunks) if stream else _parse_whole(chunks)
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (*JSON_ERRORS, KeyError, TypeError, IndexError, AttributeError) as error:
         raise EngineFailure(
-            f"malformed completion ({type(error).__name__}: {error})",
+            f"malformed completion ({type(error).__name__}: {one_line(str(error))})",
             where="/v1/completions",
             fix="the run is void; mend the engine",
         ) from error
@@ -60,10 +62,14 @@ def _parse_stream(chunks: Sequence[tuple[float, bytes]]) -> Completion:
     usage: int | None = None
     first: float | None = None
     ended = False
-    pending = b""
+    pending: list[bytes] = []
     for seconds, part in chunks:
-        pending += part
-        *lines, pending = pending.split(b"\n")
+        # Joined where a line ends: joining at every part would take the square of a long line.
+        *lines, rest = part.split(b"\n")
+        if lines:
+            lines[0] = b"".join((*pending, lines[0]))
+            pending = []
+        pending.append(rest)
         for line in lines:
             data = _data(line)
             if data is None:
@@ -109,10 +115,10 @@ def judge_completion(
     """
     ids = completion.token_ids
     if completion.completion_tokens != len(ids):
-        return f"usage says {completion.completion_tokens} tokens, {len(ids)} ids came"
+        return f"usage says {spoken(completion.completion_tokens)} tokens, {len(ids)} ids came"
     outside = next((token for token in ids if not 0 <= token < vocabulary_size), None)
     if outside is not None:
-        return f"token id {outside} is outside the vocabulary of {vocabulary_size}"
+        return f"token id {spoken(outside)} is outside the vocabulary of {vocabulary_size}"
     return judge_end(ids, completion.finish_reason, limit, stop_ids)
 
 
@@ -131,5 +137,5 @@ def judge_end(
     if expected is None:
         return f"ended early: {len(ids)} of {limit} tokens and no stop token"
     if finish_reason != expected:
-        return f"finish reason is {finish_reason!r}, its ids say {expected!r}"
+        return f"finish reason is {spoken(finish_reason)}, its ids say {expected!r}"
     return None

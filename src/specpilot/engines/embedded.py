@@ -29,7 +29,7 @@ from specpilot.sandbox.process import start
 SOCKET = "engine.sock"
 INSIDE = Path("/run/engine")
 """Where a confined server finds its socket folder."""
-HIDDEN = ("journal.jsonl", "records", "recordings", "repo", "worktrees", "sealed")
+HIDDEN = ("journal.jsonl", "records", "recordings", "repo", "worktrees", "unreadable", "sealed")
 """Parts of a run folder that no server may see."""
 
 

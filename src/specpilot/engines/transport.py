@@ -10,8 +10,13 @@ from typing import Any
 import aiohttp
 
 from specpilot.core.errors import EngineFailure
+from specpilot.sandbox.foreign import one_line, spoken
 
 MAX_ANSWER_BYTES = 1 << 30
+MAX_PARTS = 1 << 20
+"""Arrivals of one answer: a byte at a time would take fifty times its size in memory."""
+JSON_ERRORS = (ValueError, RecursionError)
+"""What parsing foreign JSON may raise: besides malformed text, nesting without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +80,16 @@ class Transport:
         started = time.perf_counter()
         try:
             async with self._session.request(
-                method, f"http://engine{path}", data=data, headers=headers
+                method, f"http://engine{path}", data=data, headers=headers, allow_redirects=False
             ) as response:
                 async for part in response.content.iter_any():
                     chunks.append((time.perf_counter() - started, part))
                     size += len(part)
-                    if size > MAX_ANSWER_BYTES:
-                        raise malformed(path, f"more than {MAX_ANSWER_BYTES} bytes")
+                    if size > MAX_ANSWER_BYTES or len(chunks) > MAX_PARTS:
+                        raise malformed(path, f"{size} bytes in {len(chunks)} parts")
                 seconds = time.perf_counter() - started
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            detail = str(error) or type(error).__name__
+            detail = one_line(str(error)) or type(error).__name__
             raise EngineFailure(
                 f"no complete answer ({detail})", where=path, fix="see the server's log"
             ) from error
@@ -99,7 +104,7 @@ def json_object(body: bytes, path: str) -> dict[str, Any]:
     """
     try:
         value = json.loads(body, parse_constant=_refuse_constant)
-    except ValueError as error:
+    except JSON_ERRORS as error:
         raise malformed(path, f"not JSON of finite numbers ({error})") from error
     if not isinstance(value, dict):
         raise malformed(path, "not a JSON object")
@@ -109,15 +114,16 @@ def json_object(body: bytes, path: str) -> dict[str, Any]:
 def error_message(body: bytes) -> str:
     """The message of an error answer, or the start of its bytes."""
     try:
-        return str(json.loads(body)["error"]["message"])[:300]
-    except (ValueError, KeyError, TypeError):
-        return body[:200].decode(errors="replace")
+        message = json.loads(body)["error"]["message"]
+    except (*JSON_ERRORS, KeyError, TypeError):
+        message = body[:200].decode(errors="replace")
+    return one_line(message) if isinstance(message, str) else spoken(message)
 
 
 def malformed(path: str, what: str) -> EngineFailure:
     """The failure of a server that answered, but not what the contract says."""
     return EngineFailure(
-        f"malformed answer: {what}", where=path, fix="the run is void; mend the engine"
+        f"malformed answer: {one_line(what)}", where=path, fix="the run is void; mend the engine"
     )
 
 

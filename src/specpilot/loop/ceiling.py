@@ -1,4 +1,9 @@
-"""Phase 0 of every round: recordings, profile and step times of the system it starts from."""
+"""Phase 0 of every round: recordings, profile and step times of the system it starts from.
+
+A server that fails is started once more, since that may be an accident. Failing twice, stock ends
+the run with an error that `resume` repeats. A promoted system stays promoted: nothing that it was
+promoted for is measured here, so the round plans with the ceiling that is known.
+"""
 
 import time
 from collections.abc import Sequence
@@ -7,6 +12,7 @@ from statistics import fmean
 import numpy as np
 
 from specpilot.controller.headroom import few_requests
+from specpilot.controller.plausible import counters_of, profile_of, step_times_of
 from specpilot.controller.servers import play_once, serving
 from specpilot.core.errors import EngineFailure
 from specpilot.core.requests import Request
@@ -15,6 +21,7 @@ from specpilot.engines.base import Recording, RunningEngine
 from specpilot.loop.events import CeilingMeasured, Noticed, RecordRef
 from specpilot.loop.facts import CeilingFacts
 from specpilot.loop.run import CeilingInputs, Run
+from specpilot.sandbox.foreign import one_line
 
 NODE_BUDGETS = (8, 16, 32, 48, 64)
 """Verified rows whose step time is measured."""
@@ -36,14 +43,28 @@ async def measure_round_ceiling(run: Run, number: int) -> None:
         and item.finished.ceiling_after is not None
     ]
     started = time.monotonic()
+    system, name = run.best, f"ceiling-{number}"
     if known:
-        facts, record = known[-1], run.save(f"ceiling-{number}", known[-1].to_json())
+        facts, record = known[-1], run.save(name, known[-1].to_json())
     else:
-        facts, record = await measure_ceiling(run, run.best, f"ceiling-{number}")
+        try:
+            facts, record = await measure_ceiling(run, system, name)
+        except EngineFailure as error:
+            before = [item.ceiling for item in run.state.rounds if item.ceiling is not None]
+            if not before:
+                raise
+            system, facts = before[-1].system, before[-1].ceiling
+            record = run.save(name, facts.to_json())
+            run.emit(
+                Noticed(
+                    message=f"round {number} plans with the ceiling of "
+                    f"{system.tree_hash[:12]}, its own has none: {error}"
+                )
+            )
     run.emit(
         CeilingMeasured(
             round=number,
-            system=run.best,
+            system=system,
             ceiling=facts,
             record=record,
             device_seconds=time.monotonic() - started,
@@ -52,7 +73,21 @@ async def measure_round_ceiling(run: Run, number: int) -> None:
 
 
 async def measure_ceiling(run: Run, system: System, name: str) -> tuple[CeilingFacts, RecordRef]:
-    """Record, profile and time a system, and compute its ceiling."""
+    """Record, profile and time a system, and compute its ceiling.
+
+    Raises:
+        EngineFailure: it failed twice, or answered what no ceiling can be computed from.
+    """
+    try:
+        return await _measure(run, system, name, last=False)
+    except EngineFailure as error:
+        run.emit(Noticed(message=f"{name} is measured again on a fresh server: {error}"))
+    return await _measure(run, system, name, last=True)
+
+
+async def _measure(
+    run: Run, system: System, name: str, *, last: bool
+) -> tuple[CeilingFacts, RecordRef]:
     stock = run.state.stock_facts
     if stock is None:
         raise ValueError("stock is characterised before any ceiling")
@@ -63,10 +98,16 @@ async def measure_ceiling(run: Run, system: System, name: str) -> tuple[CeilingF
         async with serving(arena, run.systems.export(system), requests) as server:
             for request in requests:
                 await play_once(server, request)
-            tau = (await server.counters()).tau
+            tau = (await counters_of(server)).tau
             recordings = [await server.record(request, POSITIONS) for request in requests]
-            profiles = [await server.profile(request) for request in requests[:_PROFILED]]
-            step_seconds = await _step_seconds(run, server, system, requests[:_STEP_TIMED])
+            profiles = [await profile_of(server, request) for request in requests[:_PROFILED]]
+            try:
+                step_seconds = await _step_seconds(server, system, requests[:_STEP_TIMED])
+            except EngineFailure as error:
+                if not last:
+                    raise
+                run.emit(Noticed(message=f"no step times of trees: {error}"))
+                step_seconds = {}
         inputs = CeilingInputs(
             recordings=tuple(recordings),
             profiles=tuple(profiles),
@@ -77,7 +118,7 @@ async def measure_ceiling(run: Run, system: System, name: str) -> tuple[CeilingF
             prompt_tokens=fmean(len(item.prompt_token_ids) for item in requests[:_PROFILED]),
         )
     _save_recordings(run, name, recordings)
-    facts = run.parts.compute_ceiling(inputs)
+    facts = _compute(run, inputs)
     return facts, run.save(
         name,
         {
@@ -89,17 +130,25 @@ async def measure_ceiling(run: Run, system: System, name: str) -> tuple[CeilingF
 
 
 async def _step_seconds(
-    run: Run, server: RunningEngine, system: System, requests: Sequence[Request]
+    server: RunningEngine, system: System, requests: Sequence[Request]
 ) -> dict[int, float]:
     """What a step costs at each node budget; empty where the engine has no such trees."""
     if not {"tree", "nodes"} <= system.options.keys():
         return {}
-    try:
-        times = [await server.step_times(item, POSITIONS, NODE_BUDGETS) for item in requests]
-    except EngineFailure as error:
-        run.emit(Noticed(message=f"no step times of trees: {error}"))
-        return {}
+    times = [await step_times_of(server, item, POSITIONS, NODE_BUDGETS) for item in requests]
     return {nodes: fmean(item[nodes] for item in times) for nodes in NODE_BUDGETS}
+
+
+def _compute(run: Run, inputs: CeilingInputs) -> CeilingFacts:
+    try:
+        return run.parts.compute_ceiling(inputs)
+    except (ArithmeticError, LookupError, ValueError) as error:
+        # A server may answer well-formed numbers that fit nothing, such as no step at all.
+        raise EngineFailure(
+            f"answers from which no ceiling follows ({one_line(str(error))})",
+            where="/record, /profile and /counters",
+            fix="see the server's log",
+        ) from error
 
 
 def _save_recordings(run: Run, name: str, recordings: Sequence[Recording]) -> None:

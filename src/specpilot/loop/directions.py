@@ -15,6 +15,7 @@ from specpilot.loop.events import (
 from specpilot.loop.plan import RunDirection
 from specpilot.loop.run import Run
 from specpilot.loop.state import Direction
+from specpilot.sandbox.foreign import one_line
 
 _NOTE_LENGTH = 300
 
@@ -96,7 +97,7 @@ async def _run_agent(run: Run, item: Direction) -> None:
                     case ResultEvent():
                         _note(run, direction, event.summary)
                     case ErrorEvent():
-                        error = f"{event.code}: {event.message}"
+                        error = one_line(f"{event.code}: {event.message}", _NOTE_LENGTH)
                     case _:
                         pass
         finally:
@@ -148,6 +149,6 @@ def make_brief(run: Run, item: Direction, base: str) -> Brief:
 
 
 def _note(run: Run, direction: str, text: str) -> None:
-    line = " ".join(text.split())[:_NOTE_LENGTH]
+    line = one_line(text, _NOTE_LENGTH)
     if line:
         run.emit(AgentNoted(direction=direction, note=line))

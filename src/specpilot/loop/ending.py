@@ -1,8 +1,9 @@
 """The end of rounds and of the run: memory, what the next round starts from, the outcome."""
 
+from specpilot.core.errors import EngineFailure
 from specpilot.core.verdict import Reason, VerdictKind
 from specpilot.loop.ceiling import measure_ceiling
-from specpilot.loop.events import MemoryJudged, RoundFinished, RunFinished
+from specpilot.loop.events import MemoryJudged, Noticed, RoundFinished, RunFinished
 from specpilot.loop.plan import AdmitMemory, FinishRound, FinishRun
 from specpilot.loop.run import Run
 
@@ -29,7 +30,11 @@ async def finish_round(run: Run, action: FinishRound) -> None:
     best = run.best if kept or final is None else current.start
     after = None
     if best != current.start and run.state.budget is None:
-        after, _ = await measure_ceiling(run, best, f"ceiling-after-{action.round}")
+        try:
+            after, _ = await measure_ceiling(run, best, f"ceiling-after-{action.round}")
+        except EngineFailure as error:
+            # It was promoted for its speed, which this does not touch: the round is over without.
+            run.emit(Noticed(message=f"no ceiling after round {action.round}: {error}"))
     run.systems.name("best", best.commit)
     run.emit(RoundFinished(round=action.round, best=best, ceiling_after=after))
 

@@ -1,107 +1,29 @@
 """The client believes ids and its own clock; a lying server gets a failed outcome or an error."""
 
-import asyncio
-import io
 import json
-import os
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from aiohttp import web
+from scripted_server import (
+    COUNTERS,
+    REQUEST,
+    Handler,
+    archive,
+    chunk,
+    generate,
+    make_arrays,
+    meet,
+    streamed,
+    text_handler,
+    usage,
+    whole,
+)
 
 from specpilot.core.errors import EngineFailure
-from specpilot.core.requests import FinishReason, Request, RequestOutcome
-from specpilot.engines.client import EngineClient, Vocabulary
-
-VOCABULARY = Vocabulary(size=100, stop_ids=frozenset({9}))
-REQUEST = Request(id="a/0", benchmark="a", prompt_token_ids=(1, 2), max_new_tokens=4)
-COUNTERS = {
-    "steps": 0,
-    "emitted_tokens": 0,
-    "drafted_tokens": 0,
-    "verified_rows": 0,
-    "activations": {},
-    "seconds": {},
-}
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-def meet(
-    folder: Path,
-    routes: dict[str, Handler],
-    action: Callable[[EngineClient], Awaitable[Any]],
-    *,
-    stream: bool = True,
-) -> Any:
-    """Run an action against an adversary that answers as scripted."""
-
-    async def play() -> Any:
-        application = web.Application()
-        for path, handler in routes.items():
-            application.router.add_route("*", path, handler)
-        runner = web.AppRunner(application)
-        await runner.setup()
-        # As deep as run folders get: longer than a socket's address may be.
-        deep = folder / ("d" * 60) / ("e" * 60)
-        deep.mkdir(parents=True, exist_ok=True)
-        here = Path.cwd()
-        try:
-            os.chdir(deep)
-            await web.UnixSite(runner, "s").start()
-            os.chdir(here)
-            async with EngineClient(
-                deep / "s", VOCABULARY, stream=stream, timeout_seconds=5
-            ) as client:
-                return await action(client)
-        finally:
-            await runner.cleanup()
-
-    return asyncio.run(play())
-
-
-def whole(ids: list[Any], reason: str | None, usage: int | None) -> Handler:
-    async def answer(request: web.Request) -> web.Response:
-        choice = {"text": "", "token_ids": ids, "finish_reason": reason}
-        return web.json_response({"choices": [choice], "usage": {"completion_tokens": usage}})
-
-    return answer
-
-
-def streamed(events: list[Any], *, done: bool = True, pause: float = 0.0) -> Handler:
-    async def answer(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        await response.prepare(request)
-        for event in events:
-            # Cut anywhere: chunks are not events.
-            data = f"data: {json.dumps(event)}\n\n".encode()
-            await response.write(data[:7])
-            await asyncio.sleep(pause)
-            await response.write(data[7:])
-        if done:
-            await response.write(b"data: [DONE]\n\n")
-        await response.write_eof()
-        return response
-
-    return answer
-
-
-def chunk(*ids: int, reason: str | None = None) -> dict[str, Any]:
-    return {"choices": [{"text": "", "token_ids": list(ids), "finish_reason": reason}]}
-
-
-def usage(count: int) -> dict[str, Any]:
-    return {"choices": [], "usage": {"completion_tokens": count}}
-
-
-def generate(folder: Path, handler: Handler, *, stream: bool) -> RequestOutcome:
-    found = meet(
-        folder, {"/v1/completions": handler}, lambda client: client.generate(REQUEST), stream=stream
-    )
-    assert isinstance(found, RequestOutcome)
-    return found
+from specpilot.core.requests import FinishReason
 
 
 @pytest.mark.parametrize(
@@ -200,13 +122,6 @@ def test_a_server_that_vanishes_is_an_engine_failure(tmp_path: Path) -> None:
         generate(tmp_path, vanish, stream=True)
 
 
-def text_handler(text: str | bytes) -> Handler:
-    async def answer(request: web.Request) -> web.Response:
-        return web.Response(body=text)
-
-    return answer
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -233,21 +148,6 @@ def test_scores_are_read(tmp_path: Path) -> None:
     assert [(s.token, s.argmax, s.margin_nats) for s in scores] == [(1, 1, 0), (3, 2, 0.5)]
 
 
-def archive(**arrays: Any) -> bytes:
-    stream = io.BytesIO()
-    np.savez(stream, **arrays)
-    return stream.getvalue()
-
-
-def make_arrays(**changes: Any) -> dict[str, Any]:
-    arrays = {
-        "tokens": np.array([3, 4, 5]),
-        "ids": np.zeros((2, 4, 2), np.int64),
-        "edge": np.full((2, 4, 2, 2), -1.0, np.float32),
-    }
-    return arrays | changes
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -258,6 +158,9 @@ def make_arrays(**changes: Any) -> dict[str, Any]:
         {"ids": np.zeros((2, 5, 2), np.int64), "edge": np.zeros((2, 5, 2, 2), np.float32)},
         {"tokens": np.array([3.0, 4.0, 5.0])},
         {"tokens": np.array([3, None, 5])},
+        {"tokens": np.array([3, 4, 5, 6, 7])},
+        {"tokens": np.array([], np.int64)},
+        {"ids": np.zeros((9, 4, 2), np.int64), "edge": np.zeros((9, 4, 2, 2), np.float32)},
     ],
 )
 def test_recordings_that_do_not_fit_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
