@@ -177,7 +177,13 @@ def main() -> None:
     if arguments.json:
         write(
             "engine_gpu",
-            {"layers": arguments.layers, "generate_milliseconds": loop, "results": table},
+            {
+                "gpu": torch.cuda.get_device_name(),
+                "torch": torch.__version__,
+                "layers": arguments.layers,
+                "generate_milliseconds": loop,
+                "results": table,
+            },
         )
 
 
