@@ -5,7 +5,7 @@ peak bandwidth. Weights are read once a step, K/V and recurrent state once per r
 """
 
 from specpilot.core.measurement import KernelClass
-from specpilot.core.numbers import NonNegative, PositiveInt
+from specpilot.core.numbers import NonNegative, Positive, PositiveInt
 from specpilot.core.record import Record
 from specpilot.costmodel.hardware import Peaks
 from specpilot.costmodel.shapes import ModelShape
@@ -17,8 +17,8 @@ BYTE_SHARE = 0.9
 class StepWork(Record):
     """One decoding step of one request."""
 
-    rows: PositiveInt
-    """Verified rows, the root included."""
+    rows: Positive
+    """Verified rows on average, the root included."""
     drafted: PositiveInt
     """Positions that the drafter computes."""
     context: NonNegative

@@ -32,7 +32,7 @@ def ceiling_of(deployment: Deployment) -> Callable[[CeilingInputs], CeilingFacts
             floors=floor_seconds(
                 shape,
                 drafter_parameters(drafter),
-                _work(inputs, drafter),
+                step_work(inputs, drafter),
                 device_peaks(inputs.device, deployment.engine.threads, deployment.target.dtype),
             ),
         )
@@ -63,14 +63,13 @@ def device_peaks(device: str, threads: int | None, dtype: str) -> Peaks:
         ) from error
 
 
-def _work(inputs: CeilingInputs, drafter: Path) -> StepWork:
-    """Work of an average step of the starting system."""
+def step_work(inputs: CeilingInputs, drafter: Path) -> StepWork:
+    """Work of an average step of the measured system."""
     tokens = sum(len(item.tokens) for item in inputs.recordings)
     steps = max(sum(profile.steps for profile in inputs.profiles), 1)
-    rows = _trained_rows(drafter)
     return StepWork(
-        rows=rows,
-        drafted=max(rows - 1, 1),
+        rows=inputs.rows,
+        drafted=inputs.positions or max(_trained_rows(drafter) - 1, 1),
         context=tokens / len(inputs.recordings) / 2 + inputs.prompt_tokens,
         prompt_rows_per_step=inputs.prompt_tokens * len(inputs.profiles) / steps,
         prefills_per_step=len(inputs.profiles) / steps,

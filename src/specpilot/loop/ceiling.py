@@ -11,9 +11,9 @@ from statistics import fmean
 
 import numpy as np
 
-from specpilot.controller.headroom import few_requests
 from specpilot.controller.plausible import counters_of, profile_of, step_times_of
 from specpilot.controller.servers import play_once, serving
+from specpilot.controller.short_runs import few_requests
 from specpilot.core.errors import EngineFailure
 from specpilot.core.requests import Request
 from specpilot.core.system import System
@@ -98,7 +98,7 @@ async def _measure(
         async with serving(arena, run.systems.export(system), requests) as server:
             for request in requests:
                 await play_once(server, request)
-            tau = (await counters_of(server)).tau
+            played = await counters_of(server)
             recordings = [await server.record(request, POSITIONS) for request in requests]
             profiles = [await profile_of(server, request) for request in requests[:_PROFILED]]
             try:
@@ -111,7 +111,9 @@ async def _measure(
         inputs = CeilingInputs(
             recordings=tuple(recordings),
             profiles=tuple(profiles),
-            tau=tau,
+            tau=played.tau,
+            rows=max(played.verified_rows / max(played.steps, 1), 1.0),
+            positions=int(system.options.get("positions", 0)),
             autoregressive_seconds=stock.autoregressive_seconds,
             step_seconds=step_seconds,
             device=devices[0],

@@ -33,6 +33,8 @@ class CeilingInputs:
         recordings: lattices and greedy outputs of development requests.
         profiles: one per profiled request.
         tau: tokens per step as played.
+        rows: mean verified rows of a step as played, the root included.
+        positions: positions that the system's options draft; 0 leaves it to the drafter.
         autoregressive_seconds: one AR step.
         step_seconds: verified rows -> seconds per step with a best-first tree of that size.
         device: where it was measured; decides the byte floors.
@@ -42,6 +44,8 @@ class CeilingInputs:
     recordings: tuple[Recording, ...]
     profiles: tuple[Profile, ...]
     tau: float
+    rows: float
+    positions: int
     autoregressive_seconds: float
     step_seconds: dict[int, float]
     device: str
