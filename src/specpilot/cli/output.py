@@ -1,6 +1,7 @@
 """How commands end and what they print: exit codes, JSON, colours."""
 
 import json
+import math
 import os
 import sys
 from typing import Any
@@ -15,6 +16,17 @@ class Finished(Exception):
         super().__init__(code)
         self.code = code
         """An `ExitCode`, or 130 after an interrupt."""
+
+
+def finite(value: float | None) -> float | None:
+    """Callback of options that take a number: the parser's own ranges let NaN through.
+
+    Raises:
+        typer.BadParameter: not a finite number.
+    """
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is no finite number")
+    return value
 
 
 def print_json(value: Any) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from specpilot.cli.output import print_json
+from specpilot.cli.output import finite, print_json
 from specpilot.core.deployment import Deployment, load_deployment
 
 ASSUMED_TOKENS_PER_SECOND = {"cpu": 40.0, "cuda": 150.0}
@@ -23,9 +23,12 @@ POWER = 0.8
 def command(
     deployment: Annotated[Path, typer.Argument(help="deployment file")],
     rate: Annotated[
-        float | None, typer.Option(min=0.1, help="tokens/s of one request, if you know it")
+        float | None,
+        typer.Option(min=0.1, callback=finite, help="tokens/s of one request, if you know it"),
     ] = None,
-    usd_per_gpu_hour: Annotated[float | None, typer.Option(min=0, help="price of a GPU")] = None,
+    usd_per_gpu_hour: Annotated[
+        float | None, typer.Option(min=0, callback=finite, help="price of a GPU")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="the estimate as JSON")] = False,
 ) -> None:
     """Estimate what a run costs and what gain it could prove."""
