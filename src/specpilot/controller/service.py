@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from specpilot.agents.ctl import MAX_LINE_BYTES
-from specpilot.controller.operations import answer, refusal
+from specpilot.controller.operations.answering import answer, refusal
 from specpilot.core.errors import Refused
 from specpilot.core.record import canonical_json
 from specpilot.loop.run import Run

@@ -4,7 +4,7 @@ Many changes gain too little to promote alone, but enough together (paper sectio
 piece the stack is timed under the same rule; a piece that does not raise the stack is dropped.
 """
 
-from specpilot.controller.operations import attempt_key
+from specpilot.controller.operations.time_and_submit import attempt_key
 from specpilot.controller.systems import RebaseConflict
 from specpilot.controller.timing import time_attempt
 from specpilot.core.system import System

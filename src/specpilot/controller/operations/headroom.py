@@ -1,16 +1,17 @@
-"""Headroom by the cheapest evidence: exact replay, or a short run on a few requests.
+"""`headroom`: what a change could gain, by exact replay or by a short run on a few requests.
 
 Evidence for opening or closing a direction, never for promotion (paper section 3.2).
 """
 
-from collections.abc import Sequence
-
 from specpilot.controller import evidence
 from specpilot.controller.attribution import attributed
-from specpilot.controller.contracts import HeadroomAnswer
+from specpilot.controller.contracts import HeadroomAnswer, HeadroomArguments
+from specpilot.controller.operations.base import Question, within_budget
 from specpilot.controller.pairing import interleaved
 from specpilot.controller.repeating import repeated
-from specpilot.core.requests import Request
+from specpilot.controller.short_runs import few_requests
+from specpilot.controller.timing import changed_options
+from specpilot.core.errors import Refused
 from specpilot.core.system import System
 from specpilot.loop.facts import CeilingFacts, SpeedFacts
 from specpilot.loop.run import Run
@@ -18,10 +19,34 @@ from specpilot.loop.run import Run
 REPLAYABLE = frozenset({"tree", "positions", "nodes"})
 """Options whose effect on tau a recording answers exactly."""
 _SHORT_TOKENS = 128
-
-
 RECORDED_POSITIONS = 16
 """Depth of the recordings that the curve was replayed on (`loop.ceiling.POSITIONS`)."""
+
+
+async def headroom(question: Question, arguments: HeadroomArguments) -> HeadroomAnswer:
+    """Replay where the ceiling's curve answers, else a short run.
+
+    Raises:
+        Refused: replay was asked for and cannot answer.
+        BudgetSpent: a short run is needed and a limit is reached.
+        EngineFailure: the candidate failed.
+    """
+    run, system = question.run, question.system
+    asked = run.systems.with_options(system, arguments.options) if arguments.options else system
+    current = run.state.round
+    if arguments.method != "microbenchmark" and current is not None and current.ceiling is not None:
+        paths = run.systems.changed_paths(run.best.commit, asked.commit)
+        if paths == ("system.toml",) and can_replay(run.best, asked):
+            return by_replay(current.ceiling.ceiling, run.best, asked)
+        if arguments.method == "replay":
+            raise Refused(
+                "cannot be replayed",
+                where=f"options {', '.join(sorted(changed_options(run.best, asked))) or 'none'}",
+                fix=f"replay answers for best-first trees of {RECORDED_POSITIONS} "
+                "positions and their node budgets",
+            )
+    within_budget(run)
+    return await by_short_run(run, question.direction, asked)
 
 
 def can_replay(base: System, asked: System) -> bool:
@@ -98,14 +123,3 @@ async def _short_rates(
             with attributed(name in trusted):
                 rates[name] = evidence.speed(arm)
     return rates
-
-
-def few_requests(requests: Sequence[Request], max_new_tokens: int) -> tuple[Request, ...]:
-    """The first request of every benchmark, shortened."""
-    first: dict[str, Request] = {}
-    for request in requests:
-        first.setdefault(request.benchmark, request)
-    return tuple(
-        request.model_copy(update={"max_new_tokens": min(max_new_tokens, request.max_new_tokens)})
-        for request in first.values()
-    )
