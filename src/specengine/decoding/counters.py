@@ -14,6 +14,7 @@ PARTS = ("prefill", "draft", "build", "verify", "commit")
 MECHANISMS = (
     "chain",
     "best_first_tree",
+    "sampled_chain",
     "extended_positions",
     "prepacked_linear",
     "fused_projections",

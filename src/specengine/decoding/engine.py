@@ -1,7 +1,7 @@
 """The engine: a target, a drafter or none, and the options that pick the parts of a step.
 
-Without a drafter the same engine decodes autoregressively. Nothing here samples: every output is
-the target's greedy decode (paper section 2.1).
+Without a drafter the same engine decodes autoregressively. Every output is the target's own, its
+greedy decode or a draw from its distribution (paper section 2.1).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from specengine.decoding.counters import EngineCounters
 from specengine.decoding.options import STEP_OPTIONS, EngineOptions
 from specengine.decoding.proposal import AnchorProposer, LatticeProposer, Proposer
 from specengine.decoding.recorder import RecordedOutput, Recorder
+from specengine.decoding.sampling import Sampler, Sampling
 from specengine.decoding.scoring import ScoreArrays, Scorer
 from specengine.decoding.session import Halt, Session
 from specengine.decoding.slots import SlotPool
@@ -67,6 +68,7 @@ class Engine:
         max_new_tokens: int,
         ignore_eos: bool = False,
         halt: Halt | None = None,
+        sampling: Sampling | None = None,
     ) -> Session:
         """Begin a request; the first `step` of the session prefills its prompt.
 
@@ -75,12 +77,15 @@ class Engine:
             max_new_tokens: at least 1; never more are emitted.
             ignore_eos: go on after stop tokens.
             halt: ends the request after the first token for which it answers True.
+            sampling: how tokens are drawn; greedily when None.
 
         Raises:
             RequestError: a field does not fit this target; `where` names it.
         """
         self.check_tokens(prompt_ids, "prompt")
         self.check_room(len(prompt_ids), max_new_tokens)
+        draws = sampling is not None and not sampling.greedy
+        sampler = Sampler(sampling, prompt_ids) if sampling is not None and draws else None
         return Session(
             self._step,
             self._pool,
@@ -88,6 +93,7 @@ class Engine:
             max_new_tokens=max_new_tokens,
             stop_ids=frozenset() if ignore_eos else self.target.eos_token_ids,
             halt=halt,
+            sampler=sampler,
         )
 
     def score(

@@ -20,8 +20,9 @@ class EngineOptions(BaseModel):
         frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
     )
 
-    tree: Literal["chain", "best_first"] = "chain"
-    """Shape of the verified draft: the greedy chain, or the best-first tree (paper section 4.2)."""
+    tree: Literal["chain", "best_first", "sampled_chain"] = "chain"
+    """Shape of the verified draft: the greedy chain, the best-first tree (paper section 4.2), or a
+    chain drawn from the drafter and accepted by rejection (greedy requests get the greedy one)."""
 
     positions: int = Field(default=0, ge=0, le=64)
     """Drafted positions per step; 0 means the drafter's trained block."""

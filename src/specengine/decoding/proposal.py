@@ -8,6 +8,8 @@ import numpy as np
 
 from specengine.decoding.counters import EngineCounters
 from specengine.decoding.options import EngineOptions
+from specengine.decoding.sampled_chain import draw_chain
+from specengine.decoding.sampling import Sampler
 from specengine.decoding.slots import Slot
 from specengine.errors import OptionError
 from specengine.lattice import Lattice
@@ -23,7 +25,9 @@ class Proposer(Protocol):
     max_rows: int
     """Largest tree that it proposes."""
 
-    def propose(self, slot: Slot, anchor: int, depth: int) -> DraftTree:
+    def propose(
+        self, slot: Slot, anchor: int, depth: int, sampler: Sampler | None = None
+    ) -> DraftTree:
         """A tree rooted at `anchor` whose nodes lie at most `depth` tokens below it."""
         ...
 
@@ -43,7 +47,9 @@ class AnchorProposer:
 
     max_rows = 1
 
-    def propose(self, slot: Slot, anchor: int, depth: int) -> DraftTree:
+    def propose(
+        self, slot: Slot, anchor: int, depth: int, sampler: Sampler | None = None
+    ) -> DraftTree:
         """The anchor alone."""
         return root_only(anchor)
 
@@ -65,11 +71,13 @@ class LatticeProposer:
             )
         self.max_rows = self._nodes
 
-    def propose(self, slot: Slot, anchor: int, depth: int) -> DraftTree:
+    def propose(
+        self, slot: Slot, anchor: int, depth: int, sampler: Sampler | None = None
+    ) -> DraftTree:
         """A tree of at most `nodes` rows; the anchor alone when no drafted token may be emitted."""
         if depth == 0:
             return root_only(anchor)
-        return self.build(self.draft(slot, anchor, self.positions), anchor, depth)
+        return self.build(self.draft(slot, anchor, self.positions), anchor, depth, sampler)
 
     def draft(self, slot: Slot, anchor: int, positions: int) -> Lattice:
         """One drafter call; `positions` tokens whatever the remaining budget, as it was trained."""
@@ -80,16 +88,27 @@ class LatticeProposer:
             self._counters.activations["extended_positions"] += 1
         return lattice
 
-    def build(self, lattice: Lattice, anchor: int, depth: int) -> DraftTree:
+    def build(
+        self, lattice: Lattice, anchor: int, depth: int, sampler: Sampler | None = None
+    ) -> DraftTree:
         """The tree over the first `depth` positions: deeper tokens could not be emitted."""
         if depth == 0:
             return root_only(anchor)
         with self._counters.timed("build"):
             within = Lattice(ids=lattice.ids[:depth], edge=lattice.edge[:depth])
-            tree = build(self._tree, within, anchor, self._nodes)
+            if self._tree != "sampled_chain":
+                tree = build(self._tree, within, anchor, self._nodes)
+            elif sampler is None or sampler.sampling.temperature == 0.0:
+                tree = build("chain", within, anchor, self._nodes)
+            else:
+                tree = draw_chain(within, anchor, self._nodes, sampler)
         self._counters.activations[MECHANISM_OF_TREE[self._tree]] += 1
         return tree
 
 
-MECHANISM_OF_TREE = {"chain": "chain", "best_first": "best_first_tree"}
+MECHANISM_OF_TREE = {
+    "chain": "chain",
+    "best_first": "best_first_tree",
+    "sampled_chain": "sampled_chain",
+}
 """Names under which trees are counted."""

@@ -87,7 +87,7 @@ class Recorder:
             tokens.append(token)
             if token in stop_ids or len(tokens) - before == remaining:
                 break
-            self._step.committer.extend_drafter(slot, verified.features[row : row + 1])
+            self._step.committer.extend_drafter(slot, [row], verified)
             lattices.append(self._proposer.draft(slot, token, positions))
         self._step.counters.count_step(rows=len(tree), emitted=len(tokens) - before)
 

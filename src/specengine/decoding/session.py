@@ -5,6 +5,7 @@ from typing import Literal
 
 import torch
 
+from specengine.decoding.sampling import Sampler
 from specengine.decoding.slots import Slot, SlotPool
 from specengine.decoding.step import Step
 
@@ -30,12 +31,14 @@ class Session:
         max_new_tokens: int,
         stop_ids: frozenset[int],
         halt: Halt | None,
+        sampler: Sampler | None = None,
     ) -> None:
         self._step = step
         self._pool = pool
         self._prompt = prompt
         self._stop_ids = stop_ids
         self._halt = halt
+        self._sampler = sampler
         self._slot: Slot | None = None
         self._anchor = -1
         self.remaining = max_new_tokens
@@ -56,10 +59,12 @@ class Session:
             return []
         if self._slot is None:
             self._slot = self._pool.acquire(self._positions())
-            tokens = [self._step.prefill(self._slot, self._prompt)]
+            tokens = [self._step.prefill(self._slot, self._prompt, self._sampler)]
             self._cut(tokens)
         else:
-            tokens = self._step.run(self._slot, self._anchor, self.remaining, self._cut)
+            tokens = self._step.run(
+                self._slot, self._anchor, self.remaining, self._cut, self._sampler
+            )
         self._anchor = tokens[-1]
         self.remaining -= len(tokens)
         if self.finish_reason is None and self.remaining == 0:

@@ -6,7 +6,7 @@ by a larger one when that request starts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -30,6 +30,8 @@ class Slot:
     cache: TargetCache
     state: DrafterState | None
     """None without a drafter."""
+    tokens: list[int] = field(default_factory=list)
+    """Committed tokens, one per committed position."""
 
 
 class SlotPool:
@@ -62,6 +64,7 @@ class SlotPool:
         if len(self._idle) >= self._slots:
             return
         slot.cache.reset()
+        slot.tokens.clear()
         if slot.state is not None:
             slot.state.length = 0
         self._idle.append(slot)

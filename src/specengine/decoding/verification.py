@@ -24,12 +24,22 @@ class Verified:
     """What the exact pass says about each row.
 
     Attributes:
-        argmax: int64 [N], greedy token after each row; of equal logits the lowest id.
+        logits: [N, V], the target's after each row; of a prompt, after its last one.
         features: [N, taps * hidden], what the drafter reads of the rows.
+        tokens: int64 [N], the rows' own tokens.
     """
 
-    argmax: NDArray[np.int64]
+    logits: torch.Tensor
     features: torch.Tensor
+    tokens: NDArray[np.int64]
+
+    def argmax(self) -> NDArray[np.int64]:
+        """int64 [N], greedy token after each row; of equal logits the lowest id.
+
+        Raises:
+            NumericError: see `greedy_tokens`.
+        """
+        return greedy_tokens(self.logits)
 
 
 def greedy_tokens(logits: torch.Tensor) -> NDArray[np.int64]:
@@ -70,14 +80,14 @@ class Verifier:
     def verify(self, slot: Slot, tree: DraftTree) -> Verified:
         """Score all rows in one pass; the cache's length does not change."""
         logits, features = self._target.verify(slot.cache, tree)
-        return Verified(greedy_tokens(logits), features)
+        return Verified(logits, features, tree.tokens)
 
     def prefill(self, slot: Slot, prompt: Sequence[int]) -> Verified:
-        """Score a prompt in one pass; `argmax` is of its last position only."""
-        tokens = torch.tensor(prompt, dtype=torch.int64, device=self._target.device)
-        forward = self._target.forward(slot.cache, tokens)
-        logits = self._target.logits(forward.hidden[-1:])
-        return Verified(greedy_tokens(logits), forward.features)
+        """Score a prompt in one pass; `logits` are of its last position only."""
+        tokens = np.asarray(prompt, dtype=np.int64)
+        rows = torch.tensor(tokens, device=self._target.device)
+        forward = self._target.forward(slot.cache, rows)
+        return Verified(self._target.logits(forward.hidden[-1:]), forward.features, tokens)
 
 
 class Committer:
@@ -87,18 +97,21 @@ class Committer:
         self._target = target
         self._drafter = drafter
 
-    def commit(self, slot: Slot, rows: Sequence[int], features: torch.Tensor) -> None:
+    def commit(self, slot: Slot, rows: Sequence[int], verified: Verified) -> None:
         """Keep `rows` (ascending, root first) of the last pass; all other rows leave no trace."""
         self.commit_target(slot, rows)
-        kept = features if len(rows) == len(features) else features[list(rows)]
-        self.extend_drafter(slot, kept)
+        self.extend_drafter(slot, rows, verified)
 
     def commit_target(self, slot: Slot, rows: Sequence[int]) -> None:
         """The target's half of `commit`."""
         self._target.commit(slot.cache, rows)
 
-    def extend_drafter(self, slot: Slot, features: torch.Tensor) -> None:
-        """The drafter's half of `commit`; `features` are those of the kept rows."""
+    def extend_drafter(self, slot: Slot, rows: Sequence[int], verified: Verified) -> None:
+        """The drafter's half of `commit`, and the tokens that lookups read."""
+        features, tokens = verified.features, verified.tokens
+        if len(rows) < len(tokens):
+            features, tokens = features[list(rows)], tokens[list(rows)]
+        slot.tokens.extend(tokens.tolist())
         if self._drafter is not None:
             assert slot.state is not None
-            self._drafter.extend(slot.state, features)
+            self._drafter.extend(slot.state, features, tokens)

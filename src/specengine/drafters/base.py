@@ -2,7 +2,9 @@
 
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from specengine.lattice import Lattice
 
@@ -29,12 +31,15 @@ class Drafter(Protocol):
         """Allocate a state for at most `capacity` context positions."""
         ...
 
-    def extend(self, state: DrafterState, features: torch.Tensor) -> None:
+    def extend(
+        self, state: DrafterState, features: torch.Tensor, tokens: NDArray[np.int64]
+    ) -> None:
         """Append committed positions.
 
         Args:
             state: the request's state; positions continue at `state.length`.
             features: [n, len(taps) * hidden], the tapped outputs of those positions.
+            tokens: int64 [n], the tokens at those positions.
         """
         ...
 

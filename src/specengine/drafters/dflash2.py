@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from specengine.drafters.config import DFlash2Config
 from specengine.drafters.network import DFlash2Network
@@ -69,7 +70,9 @@ class DFlash2Drafter:
         return ContextCache(self.config, capacity, self.dtype, self.device)
 
     @torch.inference_mode()
-    def extend(self, state: ContextCache, features: torch.Tensor) -> None:
+    def extend(
+        self, state: ContextCache, features: torch.Tensor, tokens: NDArray[np.int64]
+    ) -> None:
         """Append committed positions; see `Drafter.extend`.
 
         Raises:

@@ -1,10 +1,11 @@
-"""Greedy acceptance: the longest root path that the target agrees with, and a bonus token.
+"""Acceptance: the longest root path that the target agrees with, and a bonus token.
 
-The accepted tokens are the exact pass's own argmax tokens, so acceptance cannot change the output
-(paper section 2.2). The caller breaks ties of logits before: `argmax` names one token per row, the
-lowest id of the largest logit, as a plain greedy step would.
+The accepted tokens are the exact pass's own tokens, its argmax or its draws, so acceptance cannot
+change the output (paper section 2.2). The caller breaks ties of logits before: `argmax` names one
+token per row, the lowest id of the largest logit, as a plain greedy step would.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,4 +48,22 @@ def accept_greedy(tree: DraftTree, argmax: NDArray[np.int64]) -> Acceptance:
         if parents[node] == rows[-1] and drafted[node] == tokens[-1]:
             rows.append(node)
             tokens.append(wanted[node])
+    return Acceptance(rows=rows, tokens=tokens)
+
+
+def accept_walk(tree: DraftTree, choose: Callable[[int], int]) -> Acceptance:
+    """Follow the target's choices from the root while a child carries the chosen token.
+
+    Lossless for any tree that does not depend on the choices: every emitted token is a choice, and
+    each is made once, in order, of the rows that are reached only.
+
+    Args:
+        tree: N nodes in topological order.
+        choose: the target's token after a node.
+    """
+    rows, tokens = [0], [choose(0)]
+    for node in range(1, len(tree)):
+        if tree.parent[node] == rows[-1] and tree.tokens[node] == tokens[-1]:
+            rows.append(node)
+            tokens.append(choose(node))
     return Acceptance(rows=rows, tokens=tokens)

@@ -45,8 +45,10 @@ class KnowingDrafter:
     def new_state(self, capacity: int) -> KnowingState:
         return KnowingState(capacity)
 
-    def extend(self, state: KnowingState, features: torch.Tensor) -> None:
+    def extend(self, state: KnowingState, features: torch.Tensor, tokens: np.ndarray) -> None:
         assert features.shape[1] == self.hidden
+        known = self.text[state.length : state.length + len(features)]
+        assert tokens[: len(known)].tolist() == known
         state.length += len(features)
         assert state.length <= state.capacity
 

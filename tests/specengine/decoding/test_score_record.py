@@ -70,7 +70,7 @@ def test_a_recording_holds_the_lattice_of_every_anchor(
         cache = target.new_cache(64)
         features = target.forward(cache, torch.tensor(text[:anchor])).features
         state = drafter.new_state(64)
-        drafter.extend(state, features)
+        drafter.extend(state, features, np.array(text[:anchor]))
         lattice = drafter.draft(state, text[anchor], positions)
         np.testing.assert_array_equal(lattice.ids, recording.ids[index])
         np.testing.assert_allclose(lattice.edge, recording.edge[index], atol=1e-4)

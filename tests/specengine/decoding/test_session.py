@@ -160,7 +160,7 @@ def test_a_drafter_that_is_never_right_is_reported_once(make_target, run_request
         def new_state(self, capacity):
             return State()
 
-        def extend(self, state, features):
+        def extend(self, state, features, tokens):
             state.length += len(features)
 
         def draft(self, state, anchor, positions):

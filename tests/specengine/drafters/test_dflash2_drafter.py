@@ -28,7 +28,7 @@ def _features(config, rows, seed=1):
 def _draft(network, target, features, positions=4, anchor=7):
     drafter = DFlash2Drafter(network, target)
     state = drafter.new_state(len(features) + 1)
-    drafter.extend(state, features)
+    drafter.extend(state, features, TOKENS[: len(features)])
     return drafter.draft(state, anchor, positions).check()
 
 

@@ -195,7 +195,7 @@ def test_prepacked_linears_draft_the_same(folder, target):
     lattices = []
     for drafter in (plain, packed):
         state = drafter.new_state(8)
-        drafter.extend(state, features)
+        drafter.extend(state, features, TOKENS[: len(features)])
         lattices.append(drafter.draft(state, 4, 5))
     assert lattices[0].ids.tolist() == lattices[1].ids.tolist()
     assert abs(lattices[0].edge - lattices[1].edge).max() < 1e-4
