@@ -91,6 +91,8 @@ async def _generate(
 def _starter(
     service: Service, body: GenerationRequest, prompt: Sequence[int], limit: int
 ) -> Callable[[], Session]:
+    sampling = body.sampling()
+
     def start() -> Session:
         halt = None
         if body.stops:
@@ -100,7 +102,7 @@ def _starter(
                 watched.add([token])
                 return watched.stopped
 
-        return service.engine.start(prompt, limit, body.ignore_eos, halt)
+        return service.engine.start(prompt, limit, body.ignore_eos, halt, sampling)
 
     return start
 

@@ -1,8 +1,8 @@
 """Requests: what is accepted, what is accepted without effect, and what is refused.
 
-An OpenAI client sends fields that a greedy engine has no use for. Those that cannot change its
-output are accepted; a value that would change it is refused, as is a field nobody knows: a
-misspelt one would change the output silently.
+An OpenAI client sends fields that this engine has no use for. Those that cannot change its output
+are accepted; a value that would change it is refused, as is a field nobody knows: a misspelt one
+would change the output silently.
 """
 
 import difflib
@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from starlette.requests import Request
 
 from specengine.server.failures import ApiError
+from specengine.server.sampling_fields import SamplingFields
 
 MAX_BODY_BYTES = 64 * 2**20
 Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
@@ -20,17 +21,14 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _NO_EFFECT = {
     "user",
-    "seed",
     "metadata",
     "store",
     "service_tier",
     "safety_identifier",
     "prompt_cache_key",
     "parallel_tool_calls",
-    "top_k",
-    "min_p",
 }
-"""Fields that cannot change a greedy output."""
+"""Fields that cannot change an output."""
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "n": (None, 1),
     "best_of": (None, 1),
@@ -39,9 +37,6 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "prompt_logprobs": (None,),
     "echo": (None, False),
     "suffix": (None, ""),
-    "presence_penalty": (None, 0),
-    "frequency_penalty": (None, 0),
-    "repetition_penalty": (None, 1),
     "logit_bias": (None, {}),
     "min_tokens": (None, 0),
     "stop_token_ids": (None, []),
@@ -66,17 +61,11 @@ class StreamOptions(BaseModel):
     """Send the usage in a chunk of its own, with no choices; else it rides on the last chunk."""
 
 
-class GenerationRequest(BaseModel):
+class GenerationRequest(SamplingFields):
     """Fields that completions and chat share."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
 
     model: str | None = None
     """Echoed; the server serves one model whatever its name."""
-    temperature: float | None = None
-    """0, which is also the default: the engine decodes greedily."""
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    """Without effect on a greedy output."""
     stream: bool = False
     stream_options: StreamOptions | None = None
     stop: str | list[str] | None = None
@@ -101,15 +90,6 @@ class GenerationRequest(BaseModel):
             elif name not in _NO_EFFECT:
                 raise ApiError(_unknown(name, cls), param=name)
         return kept
-
-    @field_validator("temperature")
-    @classmethod
-    def _greedy(cls, value: float | None) -> float | None:
-        if value is None or value == 0:
-            return value
-        if not 0 < value <= 2:
-            raise ValueError("must be between 0 and 2")
-        raise ValueError("sampling is not supported by this engine yet; send 0")
 
     @field_validator("stop")
     @classmethod
