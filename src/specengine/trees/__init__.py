@@ -1,19 +1,38 @@
-"""Draft trees and their builders. Pure numpy."""
+"""Draft trees and their builders. Pure numpy, but for the fits (scipy) and `best_first_torch`."""
 
-from specengine.trees.base import TreeBuilder
+from specengine.trees.base import EdgeScores, NestedTreeBuilder, TreeBuilder
 from specengine.trees.best_first import build_best_first
 from specengine.trees.best_first_batch import TreeBatch, build_best_first_batch
+from specengine.trees.caddtree import CaDDTree, StepCost
+from specengine.trees.calibrated import Calibrated
 from specengine.trees.chain import build_chain
+from specengine.trees.ddtree import DDTree
 from specengine.trees.draft_tree import DraftTree
+from specengine.trees.eagle2 import Eagle2
+from specengine.trees.opt_tree import OptTree
+from specengine.trees.oracle import Oracle
 from specengine.trees.registry import BUILDERS, build
+from specengine.trees.sequoia import Sequoia
+from specengine.trees.shared_budget import build_shared
 
 __all__ = [
     "BUILDERS",
+    "CaDDTree",
+    "Calibrated",
+    "DDTree",
     "DraftTree",
+    "Eagle2",
+    "EdgeScores",
+    "NestedTreeBuilder",
+    "OptTree",
+    "Oracle",
+    "Sequoia",
+    "StepCost",
     "TreeBatch",
     "TreeBuilder",
     "build",
     "build_best_first",
     "build_best_first_batch",
     "build_chain",
+    "build_shared",
 ]

@@ -2,6 +2,9 @@
 
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from specengine.errors import OptionError
 from specengine.lattice import Lattice
 from specengine.trees.draft_tree import DraftTree
@@ -10,12 +13,12 @@ from specengine.trees.draft_tree import DraftTree
 class TreeBuilder(Protocol):
     """Turns one lattice into the tree that the target verifies.
 
-    Every builder guarantees, and `tests/specengine/trees/test_contract.py` checks:
+    A function, or a frozen dataclass whose fields are the builder's parameters. Every builder
+    guarantees, and `tests/specengine/trees/test_contract.py` checks:
 
     * nodes are in topological order and the root is the anchor with depth 0 and logp 0;
-    * the first n nodes of a tree are the tree of n nodes (nested, hence prefix-closed);
     * siblings carry distinct tokens, since a lattice row names no candidate twice;
-    * `logp` is the sum of the edges along the path;
+    * `logp` is the sum of the lattice's edges along the path, whatever scores chose the nodes;
     * equal lattices give equal trees, ties included.
     """
 
@@ -26,6 +29,29 @@ class TreeBuilder(Protocol):
 
         Raises:
             OptionError: `nodes` is below 1.
+        """
+        ...
+
+
+class NestedTreeBuilder(TreeBuilder, Protocol):
+    """A builder whose tree of n nodes is the first n nodes of any larger tree of that lattice.
+
+    One large tree then answers every budget. Builders that weigh the whole tree at once (Sequoia,
+    OPT-Tree) are not nested: a larger budget may drop a node of the smaller tree.
+    """
+
+
+class EdgeScores(Protocol):
+    """A nested builder that takes nodes best-first by scores of its own for a lattice's edges."""
+
+    def __call__(self, lattice: Lattice, anchor: int, nodes: int) -> DraftTree:
+        """As `TreeBuilder`."""
+        ...
+
+    def scores(self, edge: NDArray[np.float32]) -> NDArray[np.floating]:
+        """Scores in nats of the edges of B lattices, both [B, D, K, K]; positive ones count as 0.
+
+        `build_best_first_batch` on them gives the trees that calls one by one give.
         """
         ...
 

@@ -4,23 +4,28 @@ The tree holds the N paths with the highest log-probability. Scores never rise a
 set is prefix-closed and the order is nested: the tree of n nodes is the first n nodes of any larger
 one. A heap finds it in O(N log N), touching only the lattice rows that it expands.
 
-Order of nodes: path log-probability descending (summed in float64 from the root), then depth
-ascending, then the path's tuple of ranks ascending, where the rank of a candidate is its place in
-its row by edge score, ties by lowest slot. This order depends on the lattice alone, never on how
-the tree was searched.
+Order of nodes: path score descending (summed in float64 from the root), then depth ascending, then
+the path's tuple of ranks ascending, where the rank of a candidate is its place in its row by score,
+ties by lowest slot. This order depends on the scores alone, never on how the tree was searched.
 """
 
+from collections.abc import Callable
 from heapq import heappop, heappush
+from math import inf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specengine.lattice import Lattice
 from specengine.trees.base import require_root
-from specengine.trees.draft_tree import DraftTree
+from specengine.trees.draft_tree import DraftTree, tree_of_slots
 
-# Score negated, depth, ranks of the path, parent node, row (its slots by rank, its scores by slot).
-_Row = tuple[list[int], list[float]]
-_Entry = tuple[float, int, tuple[int, ...], int, _Row]
+Row = Callable[[int, int], list[float]]
+"""(position, parent's slot) -> the scores in nats of the row's candidates, by slot."""
+# A row's slots by rank, and its scores by slot.
+_Sorted = tuple[list[int], list[float]]
+# Score negated, depth, ranks of the path, parent node, row.
+_Entry = tuple[float, int, tuple[int, ...], int, _Sorted]
 
 
 def build_best_first(lattice: Lattice, anchor: int, nodes: int) -> DraftTree:
@@ -32,61 +37,91 @@ def build_best_first(lattice: Lattice, anchor: int, nodes: int) -> DraftTree:
         OptionError: `nodes` is below 1.
     """
     require_root(nodes)
-    rows: dict[tuple[int, int], _Row] = {}
-    slots, parents, depths, scores = [0], [-1], [0], [0.0]
-    heap: list[_Entry] = []
-    positions, candidates = lattice.ids.shape
+    search = BestFirstSearch(lattice.positions, edge_rows(lattice.edge))
+    while len(search) < nodes and search.add():
+        pass
+    return search.tree(lattice, anchor)
 
-    def push_child(node: int, ranks: tuple[int, ...]) -> None:
-        depth = depths[node]
-        key = (depth, slots[node])
-        row = rows.get(key)
-        if row is None:
-            row = rows[key] = _sorted_row(lattice, depth, slots[node])
-        # Rounding of a log-softmax may leave a score just above 0; no path may gain by it.
-        score = scores[node] + min(row[1][row[0][0]], 0.0)
-        heappush(heap, (-score, depth + 1, (*ranks, 0), node, row))
 
-    if nodes > 1:
-        push_child(0, ())
-    while len(slots) < nodes and heap:
-        cost, depth, ranks, parent, row = heappop(heap)
+def edge_rows(edge: NDArray[np.floating]) -> Row:
+    """The rows of a [D, K, K] array of scores."""
+
+    def row(position: int, slot: int) -> list[float]:
+        scores: list[float] = edge[position, slot].tolist()
+        return scores
+
+    return row
+
+
+class BestFirstSearch:
+    """The nodes of one lattice in best-first order by any scores, taken one at a time."""
+
+    def __init__(self, positions: int, row: Row) -> None:
+        """Start with the root alone.
+
+        Args:
+            positions: D, at least 1.
+            row: scores of the edges. Positive ones count as 0, so that no path gains by them.
+        """
+        self._positions = positions
+        self._row = row
+        self._rows: dict[tuple[int, int], _Sorted] = {}
+        self._slots, self._parents, self._depths, self._scores = [0], [-1], [0], [0.0]
+        self._heap: list[_Entry] = []
+        self._push_child(0, 0, 0, 0.0, ())
+
+    def __len__(self) -> int:
+        """Nodes taken so far, the root included."""
+        return len(self._slots)
+
+    @property
+    def next_score(self) -> float:
+        """Path score of the node that `add` would take; -inf when there is none."""
+        return -self._heap[0][0] if self._heap else -inf
+
+    @property
+    def next_depth(self) -> int:
+        """Depth of the node that `add` would take; 0 when there is none."""
+        return self._heap[0][1] if self._heap else 0
+
+    def add(self) -> bool:
+        """Take the best node that waits; False when the lattice is exhausted."""
+        if not self._heap:
+            return False
+        cost, depth, ranks, parent, row = heappop(self._heap)
         by_rank, by_slot = row
         rank = ranks[-1]
-        node = len(slots)
-        slots.append(by_rank[rank])
-        parents.append(parent)
-        depths.append(depth)
-        scores.append(-cost)
-        if rank + 1 < candidates:
-            sibling = scores[parent] + min(by_slot[by_rank[rank + 1]], 0.0)
-            heappush(heap, (-sibling, depth, (*ranks[:-1], rank + 1), parent, row))
-        if depth < positions:
-            push_child(node, ranks)
-    return _as_tree(lattice, anchor, slots, parents, depths, scores)
+        slot = by_rank[rank]
+        node = len(self._slots)
+        self._slots.append(slot)
+        self._parents.append(parent)
+        self._depths.append(depth)
+        self._scores.append(-cost)
+        rank += 1
+        if rank < len(by_rank):
+            sibling = self._scores[parent] + min(by_slot[by_rank[rank]], 0.0)
+            heappush(self._heap, (-sibling, depth, (*ranks[:-1], rank), parent, row))
+        if depth < self._positions:
+            self._push_child(node, depth, slot, -cost, ranks)
+        return True
+
+    def tree(self, lattice: Lattice, anchor: int) -> DraftTree:
+        """The nodes taken so far as a tree, its `logp` by the lattice's own edges."""
+        return tree_of_slots(lattice, anchor, self._slots, self._parents, self._depths)
+
+    def _push_child(
+        self, node: int, depth: int, slot: int, score: float, ranks: tuple[int, ...]
+    ) -> None:
+        key = (depth, slot)
+        row = self._rows.get(key)
+        if row is None:
+            row = self._rows[key] = sorted_row(self._row(depth, slot))
+        # Rounding of a log-softmax may leave a score just above 0; no path may gain by it.
+        score += min(row[1][row[0][0]], 0.0)
+        heappush(self._heap, (-score, depth + 1, (*ranks, 0), node, row))
 
 
-def _sorted_row(lattice: Lattice, position: int, slot: int) -> _Row:
-    scores: list[float] = lattice.edge[position, slot].tolist()
+def sorted_row(scores: list[float]) -> _Sorted:
+    """The slots of a row by rank, and its scores by slot."""
     # `reverse=True` keeps equal scores in slot order.
     return sorted(range(len(scores)), key=scores.__getitem__, reverse=True), scores
-
-
-def _as_tree(
-    lattice: Lattice,
-    anchor: int,
-    slots: list[int],
-    parents: list[int],
-    depths: list[int],
-    scores: list[float],
-) -> DraftTree:
-    depth = np.array(depths, dtype=np.int32)
-    tokens = np.empty(len(slots), dtype=np.int64)
-    tokens[0] = anchor
-    tokens[1:] = lattice.ids[depth[1:] - 1, np.array(slots[1:], dtype=np.intp)]
-    return DraftTree(
-        tokens=tokens,
-        parent=np.array(parents, dtype=np.int32),
-        depth=depth,
-        logp=np.array(scores, dtype=np.float32),
-    )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from specengine.lattice import Lattice
 from specengine.trees.base import require_root
-from specengine.trees.best_first import build_best_first
+from specengine.trees.best_first import BestFirstSearch, edge_rows
 
 _CHUNK = 256
 """Trees per numpy step: enough to hide its overhead, few enough to stay in cache."""
@@ -27,22 +27,25 @@ class TreeBatch:
     Attributes:
         tokens: int64 [B, N]; -1 beyond a tree's size, and for the root.
         parent: int32 [B, N], index of the parent in its tree; -1 for the root and beyond the size.
+        score: float64 [B, N] in nats, path scores; 0 for the root, -inf beyond a tree's size.
         size: int32 [B], nodes of each tree, the root included.
     """
 
     tokens: NDArray[np.int64]
     parent: NDArray[np.int32]
+    score: NDArray[np.float64]
     size: NDArray[np.int32]
 
 
 def build_best_first_batch(
-    ids: NDArray[np.int64], edge: NDArray[np.float32], nodes: int
+    ids: NDArray[np.int64], edge: NDArray[np.floating], nodes: int
 ) -> TreeBatch:
     """Build B trees of at most `nodes` rows; equal to `build_best_first` on each lattice.
 
     Args:
         ids: int64 [B, D, K].
-        edge: float32 [B, D, K, K], finite.
+        edge: float32 or float64 [B, D, K, K], finite: a lattice's edges, or scores that a builder
+            puts in their place.
         nodes: N, the root included.
 
     Raises:
@@ -53,26 +56,24 @@ def build_best_first_batch(
     batch = TreeBatch(
         tokens=np.full((count, nodes), -1, dtype=np.int64),
         parent=np.full((count, nodes), -1, dtype=np.int32),
+        score=np.full((count, nodes), -np.inf),
         size=np.ones(count, dtype=np.int32),
     )
     for start in range(0, count, _CHUNK):
         chunk = slice(start, start + _CHUNK)
         part = _Search(ids[chunk], edge[chunk], nodes)
         part.run()
-        batch.tokens[chunk], batch.parent[chunk], batch.size[chunk] = (
-            part.tokens,
-            part.parent,
-            part.size,
-        )
+        batch.tokens[chunk], batch.parent[chunk] = part.tokens, part.parent
+        batch.score[chunk], batch.size[chunk] = part.score, part.size
         for index in np.flatnonzero(part.tied).tolist():
-            _replace(batch, start + index, Lattice(ids[start + index], edge[start + index]))
+            _replace(batch, start + index, ids[start + index], edge[start + index])
     return batch
 
 
 class _Search:
     """The search state of one chunk; axis 0 is the tree, axis 1 the node."""
 
-    def __init__(self, ids: NDArray[np.int64], edge: NDArray[np.float32], nodes: int) -> None:
+    def __init__(self, ids: NDArray[np.int64], edge: NDArray[np.floating], nodes: int) -> None:
         self._ids, self._edge, self._nodes = ids, edge, nodes
         count, self._positions, candidates = ids.shape
         self._trees = np.arange(count)
@@ -81,7 +82,7 @@ class _Search:
         self.size = np.ones(count, dtype=np.int32)
         self.tied = np.zeros(count, dtype=np.bool_)
         self._depth = np.zeros((count, nodes), dtype=np.intp)
-        self._score = np.zeros((count, nodes))
+        self.score = np.zeros((count, nodes))
         # Children of each node by rank; one more column ends the row.
         self._child_slot = np.zeros((count, nodes, candidates + 1), dtype=np.intp)
         self._child_edge = np.full((count, nodes, candidates + 1), -np.inf)
@@ -107,12 +108,12 @@ class _Search:
         following = rank + found
         self._pointer[trees, parent] = following
         self._next_score[trees, parent] = (
-            self._score[trees, parent] + self._child_edge[trees, parent, following]
+            self.score[trees, parent] + self._child_edge[trees, parent, following]
         )
         self.tokens[:, node] = np.where(found, self._ids[trees, depth, slot], -1)
         self.parent[:, node] = np.where(found, parent, -1)
         self.size += found
-        self._score[:, node] = score
+        self.score[:, node] = score
         self._depth[:, node] = depth + 1
         self._open(node, slot)
 
@@ -125,13 +126,18 @@ class _Search:
         edge = np.minimum(np.take_along_axis(row, order, axis=1), 0.0)
         self._child_slot[:, node, :-1] = order
         self._child_edge[:, node, :-1] = edge
-        inner = (depth < self._positions) & (self._score[:, node] > -np.inf)
-        best = self._score[:, node] + self._child_edge[:, node, 0]
+        inner = (depth < self._positions) & (self.score[:, node] > -np.inf)
+        best = self.score[:, node] + self._child_edge[:, node, 0]
         self._next_score[:, node] = np.where(inner, best, -np.inf)
 
 
-def _replace(batch: TreeBatch, index: int, lattice: Lattice) -> None:
-    tree = build_best_first(lattice, -1, batch.tokens.shape[1])
+def _replace(
+    batch: TreeBatch, index: int, ids: NDArray[np.int64], edge: NDArray[np.floating]
+) -> None:
+    """Build one tree with the heap, whose order decides ties; its scores stay as they are."""
+    search = BestFirstSearch(len(ids), edge_rows(edge))
+    while len(search) < batch.tokens.shape[1] and search.add():
+        pass
+    tree = search.tree(Lattice(ids, edge.astype(np.float32)), -1)
     batch.tokens[index, : len(tree)] = tree.tokens
     batch.parent[index, : len(tree)] = tree.parent
-    batch.size[index] = len(tree)

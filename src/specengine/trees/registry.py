@@ -1,4 +1,4 @@
-"""Tree builders by the name that an engine option or a command gives."""
+"""Tree builders without parameters, by the name that options and commands use."""
 
 import difflib
 
@@ -7,9 +7,20 @@ from specengine.lattice import Lattice
 from specengine.trees.base import TreeBuilder
 from specengine.trees.best_first import build_best_first
 from specengine.trees.chain import build_chain
+from specengine.trees.ddtree import DDTree
 from specengine.trees.draft_tree import DraftTree
+from specengine.trees.eagle2 import Eagle2
+from specengine.trees.opt_tree import OptTree
 
-BUILDERS: dict[str, TreeBuilder] = {"chain": build_chain, "best_first": build_best_first}
+BUILDERS: dict[str, TreeBuilder] = {
+    "chain": build_chain,
+    "best_first": build_best_first,
+    "ddtree": DDTree(),
+    "eagle2": Eagle2(),
+    "opt_tree": OptTree(),
+}
+"""Sequoia, CaDDTree and calibrated best-first need what was measured before; they are made from it
+(`sequoia`, `caddtree`, `calibrated`)."""
 
 
 def build(name: str, lattice: Lattice, anchor: int, nodes: int) -> DraftTree:

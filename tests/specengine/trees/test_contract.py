@@ -9,16 +9,51 @@ from hypothesis import strategies as st
 
 from specengine.errors import OptionError
 from specengine.lattice import Lattice
-from specengine.trees import BUILDERS, DraftTree, build
+from specengine.trees import (
+    BUILDERS,
+    CaDDTree,
+    Calibrated,
+    DraftTree,
+    Eagle2,
+    EdgeScores,
+    OptTree,
+    Oracle,
+    Sequoia,
+    StepCost,
+    TreeBuilder,
+    build,
+    build_best_first_batch,
+)
 
 ANCHOR = 7
+# Not monotone over depth or rank on purpose: nothing may rely on that.
+CURVES = np.random.default_rng(0).uniform(-4, 0, (3, 2, 40))
+ACCEPTANCE = tuple(tuple(row) for row in np.random.default_rng(1).uniform(0.05, 0.5, (6, 5)))
+NESTED: dict[str, TreeBuilder] = {
+    **{name: builder for name, builder in BUILDERS.items() if name != "opt_tree"},
+    "eagle2 top 1": Eagle2(top_k=1),
+    "eagle2 top 9": Eagle2(top_k=9),
+    "caddtree": CaDDTree(StepCost(1.0, ((1.0, 0.002), (8.0, 0.01)))),
+    "calibrated": Calibrated(CURVES),
+    "oracle": Oracle(range(0, 1000, 3)),
+}
+UNNESTED: dict[str, TreeBuilder] = {
+    "opt_tree": OptTree(),
+    "opt_tree 0.1": OptTree(0.1),
+    "sequoia": Sequoia(ACCEPTANCE),
+}
+ALL = NESTED | UNNESTED
+EDGE_SCORED: dict[str, EdgeScores] = {
+    name: builder for name, builder in NESTED.items() if hasattr(builder, "scores")
+}
 
 shapes = st.tuples(
     st.integers(0, 10_000), st.integers(1, 6), st.integers(1, 5), st.booleans(), st.integers(1, 40)
 )
-every_builder = pytest.mark.parametrize("name", sorted(BUILDERS))
+every_builder = pytest.mark.parametrize("name", sorted(ALL))
+nested_builders = pytest.mark.parametrize("name", sorted(NESTED))
 fixture_ok = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 MakeLattice = Callable[..., Lattice]
 Shape = tuple[int, int, int, bool, int]
@@ -27,7 +62,7 @@ Shape = tuple[int, int, int, bool, int]
 def built(name: str, shape: Shape, make_lattice: MakeLattice) -> tuple[Lattice, DraftTree]:
     seed, positions, candidates, ties, nodes = shape
     lattice = make_lattice(seed, positions, candidates, ties=ties)
-    return lattice, build(name, lattice, ANCHOR, nodes)
+    return lattice, ALL[name](lattice, ANCHOR, nodes)
 
 
 @every_builder
@@ -54,13 +89,13 @@ def test_siblings_are_distinct(name: str, shape: Shape, make_lattice: MakeLattic
     assert len(set(children)) == len(children)
 
 
-@every_builder
+@nested_builders
 @given(shape=shapes)
 @fixture_ok
 def test_is_nested_in_the_budget(name: str, shape: Shape, make_lattice: MakeLattice) -> None:
     lattice, tree = built(name, shape, make_lattice)
     for nodes in range(1, len(tree) + 1):
-        smaller = build(name, lattice, ANCHOR, nodes)
+        smaller = ALL[name](lattice, ANCHOR, nodes)
         assert len(smaller) == nodes
         for field in ("tokens", "parent", "depth", "logp"):
             np.testing.assert_array_equal(getattr(smaller, field), getattr(tree, field)[:nodes])
@@ -84,15 +119,46 @@ def test_logp_sums_the_edges_of_the_path(
 
 
 @every_builder
+@given(shape=shapes)
+@fixture_ok
+def test_equal_lattices_give_equal_trees(
+    name: str, shape: Shape, make_lattice: MakeLattice
+) -> None:
+    lattice, tree = built(name, shape, make_lattice)
+    again = ALL[name](Lattice(lattice.ids.copy(), lattice.edge.copy()), ANCHOR, shape[-1])
+    for field in ("tokens", "parent", "depth", "logp"):
+        np.testing.assert_array_equal(getattr(again, field), getattr(tree, field))
+
+
+@pytest.mark.parametrize("name", sorted(EDGE_SCORED))
+@given(shape=shapes)
+@fixture_ok
+def test_trees_built_together_by_edge_scores_are_the_same(
+    name: str, shape: Shape, make_lattice: MakeLattice
+) -> None:
+    seed, positions, candidates, ties, nodes = shape
+    lattices = [make_lattice(seed + i, positions, candidates, ties=ties) for i in range(4)]
+    ids, edge = (np.stack([getattr(item, key) for item in lattices]) for key in ("ids", "edge"))
+    batch = build_best_first_batch(ids, EDGE_SCORED[name].scores(edge), nodes)
+    for index, lattice in enumerate(lattices):
+        tree = ALL[name](lattice, -1, nodes)
+        size = int(batch.size[index])
+        assert size == len(tree)
+        np.testing.assert_array_equal(batch.tokens[index, :size], tree.tokens)
+        np.testing.assert_array_equal(batch.parent[index, :size], tree.parent)
+        assert (batch.score[index, size:] == -np.inf).all()
+
+
+@every_builder
 def test_one_node_is_the_root_alone(name: str, make_lattice: MakeLattice) -> None:
-    tree = build(name, make_lattice(0, 4, 4), ANCHOR, 1)
+    tree = ALL[name](make_lattice(0, 4, 4), ANCHOR, 1)
     assert tree.tokens.tolist() == [ANCHOR]
     assert tree.parent.tolist() == [-1]
 
 
 @every_builder
 def test_dtypes(name: str, make_lattice: MakeLattice) -> None:
-    tree = build(name, make_lattice(0, 4, 4), ANCHOR, 9)
+    tree = ALL[name](make_lattice(0, 4, 4), ANCHOR, 9)
     assert [a.dtype for a in (tree.tokens, tree.parent, tree.depth, tree.logp)] == [
         np.int64,
         np.int32,
@@ -107,7 +173,7 @@ def test_a_budget_without_room_for_the_root_is_refused(
     name: str, nodes: int, make_lattice: MakeLattice
 ) -> None:
     with pytest.raises(OptionError, match="option 'nodes'"):
-        build(name, make_lattice(0, 2, 2), ANCHOR, nodes)
+        ALL[name](make_lattice(0, 2, 2), ANCHOR, nodes)
 
 
 def test_an_unknown_name_is_refused_with_the_nearest(make_lattice: MakeLattice) -> None:

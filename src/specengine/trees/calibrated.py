@@ -1,0 +1,90 @@
+"""Best-first by calibrated acceptance instead of the drafter's own confidence.
+
+Rule: an edge scores the log-probability that its child is accepted, given that its parent was, read
+off a curve that was fitted on recorded trees (`calibration.fit_calibrated`): one per depth and
+rank, monotone in the edge. A drafter that is too sure of deep positions, or whose second candidates
+are better than it thinks, is corrected; that the target may take no candidate counts too, which a
+softmax over candidates leaves out. Scores are at most 0, so trees stay prefix-closed and nested.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specengine.errors import OptionError
+from specengine.lattice import Lattice
+from specengine.trees.base import require_root
+from specengine.trees.best_first import BestFirstSearch, Row, sorted_row
+from specengine.trees.draft_tree import DraftTree
+
+BINS_PER_NAT = 128
+"""Resolution of a curve; a power of two, so that a float32 edge finds its bin exactly."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calibrated:
+    """Best-first by calibrated acceptance; nested.
+
+    Attributes:
+        curves: float64 [D', R', bins] in nats, at most 0. Bin i holds the edges from
+            -i / BINS_PER_NAT down to -(i + 1) / BINS_PER_NAT, the last one all below. Deeper
+            positions and lower ranks than the curves have use the last of them.
+    """
+
+    curves: NDArray[np.float64]
+    _lists: list[list[list[float]]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse curves that could make a path gain.
+
+        Raises:
+            OptionError: not three axes, or a value that is positive or not finite.
+        """
+        curves = self.curves
+        if curves.ndim != 3 or not curves.size or not (np.isfinite(curves) & (curves <= 0)).all():
+            raise OptionError(
+                f"of shape {curves.shape} hold positive or non-finite values, or none",
+                where="calibrated curves",
+                fix="fit them on recorded trees",
+            )
+        object.__setattr__(self, "_lists", curves.tolist())
+
+    def __call__(self, lattice: Lattice, anchor: int, nodes: int) -> DraftTree:
+        """Take nodes by calibrated acceptance until `nodes` rows are reached.
+
+        Raises:
+            OptionError: `nodes` is below 1.
+        """
+        require_root(nodes)
+        search = BestFirstSearch(lattice.positions, self._row(lattice))
+        while len(search) < nodes and search.add():
+            pass
+        return search.tree(lattice, anchor)
+
+    def scores(self, edge: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Calibrated scores of all edges of B lattices, float64 [B, D, K, K]."""
+        depths, ranks, bins = self.curves.shape
+        order = np.argsort(-edge, axis=-1, kind="stable")
+        ordered = np.minimum(np.take_along_axis(edge, order, axis=-1), 0.0)
+        place = np.minimum((ordered * -BINS_PER_NAT).astype(np.intp), bins - 1)
+        depth = np.minimum(np.arange(edge.shape[1]), depths - 1)[:, None, None]
+        rank = np.minimum(np.arange(edge.shape[-1]), ranks - 1)
+        found = np.empty(edge.shape)
+        np.put_along_axis(found, order, self.curves[depth, rank, place], axis=-1)
+        return found
+
+    def _row(self, lattice: Lattice) -> Row:
+        edge, curves = lattice.edge, self._lists
+        deepest, last_rank, last_bin = (size - 1 for size in self.curves.shape)
+
+        def row(position: int, slot: int) -> list[float]:
+            by_rank, own = sorted_row(edge[position, slot].tolist())
+            by_depth = curves[min(position, deepest)]
+            found = [0.0] * len(own)
+            for rank, child in enumerate(by_rank):
+                place = min(int(min(own[child], 0.0) * -BINS_PER_NAT), last_bin)
+                found[child] = by_depth[min(rank, last_rank)][place]
+            return found
+
+        return row

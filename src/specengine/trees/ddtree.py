@@ -1,0 +1,63 @@
+"""DDTree: best-first on marginals (Ringel and Romano; paper section 2.2).
+
+Source: the rule of liranringel/ddtree, whose drafter knows one distribution per position and none
+of the parent. A lattice is a Markov chain over candidates, so its own marginals stand in for them:
+m_1(b) = log p(b | anchor) and m_t(b) = log sum_a exp(m_{t-1}(a)) p(b | a), the forward pass. A
+path scores the sum of its marginals, whatever its parents; the nodes are the best N - 1 paths.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specengine.lattice import Lattice
+from specengine.trees.base import require_root
+from specengine.trees.best_first import BestFirstSearch
+from specengine.trees.draft_tree import DraftTree
+
+
+@dataclass(frozen=True, slots=True)
+class DDTree:
+    """Best-first by the marginals of the lattice's chain; nested."""
+
+    def __call__(self, lattice: Lattice, anchor: int, nodes: int) -> DraftTree:
+        """Take nodes by the sum of marginals until `nodes` rows are reached.
+
+        Raises:
+            OptionError: `nodes` is below 1.
+        """
+        require_root(nodes)
+        search = marginal_search(lattice)
+        while len(search) < nodes and search.add():
+            pass
+        return search.tree(lattice, anchor)
+
+    def scores(self, edge: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Each edge scores its child's marginal; a read-only view, [B, D, K, K]."""
+        return np.broadcast_to(marginals(edge)[:, :, None, :], edge.shape)
+
+
+def marginal_search(lattice: Lattice) -> BestFirstSearch:
+    """The lattice's nodes by the sum of marginals."""
+    rows: list[list[float]] = marginals(lattice.edge[None])[0].tolist()
+    return BestFirstSearch(lattice.positions, lambda position, slot: rows[position])
+
+
+def marginals(edge: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Log-probability in nats of each candidate under the lattice's chain.
+
+    Summed in log space: no candidate, however unlikely, becomes impossible.
+
+    Args:
+        edge: float32 [B, D, K, K], finite, normalised over the last axis.
+
+    Returns:
+        float64 [B, D, K].
+    """
+    found = np.empty(edge.shape[:3])
+    found[:, 0] = edge[:, 0, 0]
+    for position in range(1, edge.shape[1]):
+        paths = found[:, position - 1, :, None] + edge[:, position]
+        np.logaddexp.reduce(paths, axis=1, out=found[:, position])
+    return found

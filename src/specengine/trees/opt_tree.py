@@ -1,0 +1,77 @@
+"""OPT-Tree: levels are added while they raise the expected tokens of the best N nodes enough.
+
+Source: the rule of Jikai0Wang/OPT-Tree. With S_d the sum of the N - 1 largest path probabilities
+among paths of at most d tokens, level after level is drafted until S_d - S_{d-1} falls below a
+threshold; the tree is the N - 1 best nodes so far. There the threshold is what one more pass of the
+drafter costs, in tokens. A lattice has all levels at once, so deep ones cost nothing more: at
+threshold 0 the tree is the best-first tree. Order and ties as in `best_first`.
+"""
+
+from dataclasses import dataclass
+from math import exp, fsum, isfinite
+
+from specengine.errors import OptionError
+from specengine.lattice import Lattice
+from specengine.trees.base import require_root
+from specengine.trees.best_first import sorted_row
+from specengine.trees.draft_tree import DraftTree
+from specengine.trees.paths import Path, tree_of_paths
+
+
+@dataclass(frozen=True, slots=True)
+class OptTree:
+    """The best nodes of the first levels; the number of levels depends on the budget, so a tree is
+    not nested in a larger one.
+
+    Attributes:
+        threshold: least gain of a level in expected tokens, from 0 on; 0.5 is the source's own.
+    """
+
+    threshold: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Refuse a threshold that ends no tree.
+
+        Raises:
+            OptionError: `threshold` is negative or not finite.
+        """
+        if not (isfinite(self.threshold) and self.threshold >= 0):
+            raise OptionError(
+                f"is {self.threshold}", where="opt_tree threshold", fix="give 0 or more tokens"
+            )
+
+    def __call__(self, lattice: Lattice, anchor: int, nodes: int) -> DraftTree:
+        """Keep the `nodes` - 1 best nodes of the levels that paid.
+
+        Raises:
+            OptionError: `nodes` is below 1.
+        """
+        require_root(nodes)
+        kept: list[Path] = []
+        frontier: list[Path] = [(0.0, 0, (), 0)] if nodes > 1 else []
+        expected, position = 0.0, 0
+        while frontier and position < lattice.positions:
+            worst = kept[-1][0] if len(kept) == nodes - 1 else float("inf")
+            kept += _children(lattice, position, frontier, worst)
+            kept.sort()
+            del kept[nodes - 1 :]
+            before, expected = expected, fsum(exp(-path[0]) for path in kept)
+            position += 1
+            if expected - before < self.threshold:
+                break
+            frontier = [path for path in kept if path[1] == position]
+        return tree_of_paths(lattice, anchor, kept)
+
+
+def _children(lattice: Lattice, position: int, frontier: list[Path], worst: float) -> list[Path]:
+    """Children of the frontier that score better than the last kept path, or as well."""
+    found: list[Path] = []
+    edge = lattice.edge[position]
+    for cost, depth, ranks, slot in frontier:
+        by_rank, scores = sorted_row(edge[slot].tolist())
+        for rank, child in enumerate(by_rank):
+            below = cost - min(scores[child], 0.0)
+            if below > worst:
+                break
+            found.append((below, depth + 1, (*ranks, rank), child))
+    return found
