@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
@@ -17,11 +18,22 @@ from transformers.utils import logging as transformers_logging
 
 from specengine.decoding.options import EngineOptions
 from specengine.errors import CheckpointError, OptionError
+from specengine.models.configuration import check_config
 from specengine.models.families import layout_of
 from specengine.models.target import Target
 from specengine.shards import check_shards, read_json
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+_CONFIG_FAILURES = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    OSError,
+    StrictDataclassError,
+)
+"""What Transformers ends with when keys that only it reads make no sense together."""
 _COMPOSITE_NAMES = {r"^model\.language_model\.": "model.", r"^language_model\.": ""}
 """Names of a text model inside a multimodal checkpoint, as the text model alone spells them."""
 
@@ -74,10 +86,11 @@ def _check_placement(device: str, dtype: str) -> None:
 
 
 def _text_config(folder: Path) -> PreTrainedConfig:
-    read_json(folder / "config.json")
+    check_config(folder)
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (ValueError, KeyError, TypeError) as error:
+        with _quiet_transformers():
+            config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    except _CONFIG_FAILURES as error:
         raise CheckpointError(
             f"cannot be understood ({_first_line(error)})",
             where=str(folder / "config.json"),
@@ -99,7 +112,7 @@ def _read_model(folder: Path, config: PreTrainedConfig, dtype: torch.dtype) -> n
                 ignore_mismatched_sizes=True,
                 output_loading_info=True,
             )
-        except (RuntimeError, ValueError, OSError, SafetensorError) as error:
+        except (*_CONFIG_FAILURES, RuntimeError, SafetensorError) as error:
             raise CheckpointError(
                 f"cannot be loaded ({_first_line(error)})",
                 where=str(folder),
@@ -170,4 +183,6 @@ def _eos_of(folder: Path, config: PreTrainedConfig) -> frozenset[int]:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    lines = (str(error).strip() or type(error).__name__).splitlines()
+    # A line that ends so only announces the reason.
+    return " ".join(line.strip() for line in lines[: 2 if lines[0].endswith(":") else 1])

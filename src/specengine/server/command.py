@@ -12,6 +12,8 @@ from specengine.decoding.options import EngineOptions, load_options
 from specengine.errors import EngineError, OptionError
 from specengine.server.sockets import bind_tcp, check_unix
 
+INTERRUPTED = 130
+
 
 class _Parser(argparse.ArgumentParser):
     """Raises instead of printing its usage, so that every bad start ends with one line."""
@@ -53,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the server; returns the exit code.
 
     0 after SIGTERM or SIGINT with every running request finished; 1 for a bad start (one line on
-    stderr), an end before running requests finished, or a defect.
+    stderr), an end before running requests finished, or a defect; 130 for an interrupted start.
     """
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s"
@@ -63,6 +65,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except EngineError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
+    except OSError as error:
+        where = error.filename or "the machine"
+        reason = error.strerror or error
+        sys.stderr.write(f"error: {where}: {reason}; check who may read it, and the disk\n")
+        return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted while loading\n")
+        return INTERRUPTED
 
 
 def _serve(arguments: argparse.Namespace) -> int:

@@ -10,15 +10,23 @@ from specengine.errors import OptionError
 
 MAX_SOCKET_PATH = 107
 """Bytes that a Unix socket address holds."""
+BACKLOG = 2048
+"""Connections that may wait; those that come while the model loads wait for it."""
 
 
 def bind_tcp(host: str, port: int) -> socket.socket:
-    """A bound TCP socket; port 0 takes a free one.
+    """A listening TCP socket; port 0 takes a free one.
+
+    It listens at once: two sockets may be bound to one address as long as neither listens, and the
+    second server would find out only after loading its model.
 
     Raises:
-        OptionError: the address is in use or not this machine's.
+        OptionError: the address is in use, ill-formed or not this machine's.
     """
     where = f"{host}:{port}"
+    if not host:
+        raise OptionError("is empty", where="--host", fix="name an address of this machine")
+    bound = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -26,9 +34,12 @@ def bind_tcp(host: str, port: int) -> socket.socket:
         bound = socket.socket(family, kind, protocol)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
-    except OSError as error:
+        bound.listen(BACKLOG)
+    except (OSError, UnicodeError) as error:
+        if bound is not None:
+            bound.close()
         fix = "stop the other server or choose another port"
-        if error.errno != errno.EADDRINUSE:
+        if not isinstance(error, OSError) or error.errno != errno.EADDRINUSE:
             fix = "choose an address of this machine and a free port"
         raise OptionError(_reason(error), where=where, fix=fix) from error
     return bound
@@ -63,7 +74,7 @@ def check_unix(path: Path) -> None:
 
 
 def bind_unix(path: Path) -> socket.socket:
-    """A bound Unix socket; the file of a dead server is replaced.
+    """A listening Unix socket; the file of a dead server is replaced.
 
     Raises:
         OptionError: see `check_unix`, or the folder cannot be written.
@@ -73,6 +84,8 @@ def bind_unix(path: Path) -> socket.socket:
         path.unlink(missing_ok=True)
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         bound.bind(str(path))
+        # Only a socket that listens looks alive to the next server that wants the path.
+        bound.listen(BACKLOG)
     except OSError as error:
         raise OptionError(
             _reason(error), where=str(path), fix="choose a folder that can be written"
@@ -99,5 +112,7 @@ def _is_live(path: Path) -> bool:
     return True
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: OSError | UnicodeError) -> str:
+    if isinstance(error, UnicodeError):
+        return "no host name can be spelt so"
     return (error.strerror or str(error)).lower()

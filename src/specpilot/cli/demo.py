@@ -1,8 +1,6 @@
 """`specpilot demo`: one whole round on a small real model, without a GPU and without a key."""
 
 import os
-import shutil
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +16,7 @@ from specpilot.cli.runs import (
     controller_process,
     create_run,
     is_being_written,
+    remove_tree,
 )
 from specpilot.core.deployment import BENCHMARKS, Deployment, load_deployment, parse_deployment
 from specpilot.core.errors import Refused
@@ -138,10 +137,7 @@ def remove_earlier_demo(folder: Path) -> None:
         )
     if is_being_written(folder):
         raise Refused("is starting", where=str(folder), fix="wait for it, or give another --run")
-    # Exported systems are read-only.
-    for parent, _, _ in os.walk(folder):
-        Path(parent).chmod(stat.S_IRWXU)
-    shutil.rmtree(folder)
+    remove_tree(folder)
 
 
 def _is_demo(deployment: Deployment) -> bool:

@@ -63,6 +63,12 @@ async def force_run(run: Path, outputs: Path | None, system: str) -> "ForcingRes
     from specpilot.workload.split import load_split
 
     deployment = load_deployment(run / DEPLOYMENT_FILE)
+    if deployment.engine.kind != "embedded":
+        raise Refused(
+            "has no model that could score outputs",
+            where=f"engine {deployment.engine.kind}",
+            fix="force a run of the embedded engine",
+        )
     state = fold(read_journal(run / "journal.jsonl").events())
     if state.stock is None or state.stock_facts is None:
         raise SpecPilotError(
@@ -78,7 +84,7 @@ async def force_run(run: Path, outputs: Path | None, system: str) -> "ForcingRes
     if outputs is not None:
         forced = read_outputs(outputs, adapter.vocabulary.size)
     else:
-        checkout = find_checkout(deployment, run, system)
+        checkout = find_checkout(run, system)
         async with serving(arena, checkout, development) as server:
             played = [await server.generate(request) for request in development]
         failed = [item for item in played if item.error is not None]

@@ -2,6 +2,9 @@
 
 import fcntl
 import json
+import os
+import shutil
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +66,13 @@ def is_being_written(folder: Path) -> bool:
         except BlockingIOError:
             return True
     return False
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder; exported systems in it are read-only."""
+    for parent, _, _ in os.walk(folder):
+        Path(parent).chmod(stat.S_IRWXU)
+    shutil.rmtree(folder)
 
 
 def write_deployment(deployment: Deployment, path: Path) -> None:

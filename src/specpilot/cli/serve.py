@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from specpilot.cli.runs import RUNS
+from specpilot.cli.runs import RUNS, has_begun, remove_tree
 from specpilot.core.deployment import Deployment, load_deployment
 from specpilot.core.errors import Refused
 from specpilot.core.system import Checkout
@@ -28,7 +28,12 @@ def command(
     chosen = load_deployment(deployment)
     if chosen.engine.kind != "embedded":
         raise Refused("cannot be served", where=f"engine {chosen.engine.kind}", fix="use embedded")
-    checkout = find_checkout(chosen, run or RUNS / chosen.name, system)
+    folder = run or RUNS / chosen.name
+    checkout = (
+        find_checkout(folder, system)
+        if has_begun(folder) or system != "stock"
+        else installed_stock(chosen, folder_of_this_process())
+    )
     environment = {**os.environ, "PYTHONPATH": str(checkout.path.absolute())}
     arguments = server_arguments(chosen, checkout, autoregressive=autoregressive)
     address = ["--host", host, "--port", str(port)]
@@ -60,8 +65,41 @@ def server_arguments(
     ]  # fmt: skip
 
 
-def find_checkout(deployment: Deployment, run: Path, name: str) -> Checkout:
-    """A read-only folder with the system's files.
+def installed_stock(deployment: Deployment, folder: Path) -> Checkout:
+    """The installed engine with the deployment's options, exported below `folder`."""
+    from specpilot.controller.systems import SystemRepository
+    from specpilot.engines.stock_tree import read_stock_tree
+
+    fresh = SystemRepository(folder)
+    return fresh.export(fresh.commit_stock(read_stock_tree(deployment.engine.options)))
+
+
+def folder_of_this_process() -> Path:
+    """A temporary folder that goes when this process ends, whatever program it became by then.
+
+    The end of a process is the one thing that an exec, a signal and a crash have in common: a child
+    waits for the pipe that only this process holds open, then removes the folder.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="specpilot-stock-"))
+    waiting, held = os.pipe()
+    if os.fork() == 0:
+        try:
+            os.setsid()
+            os.close(held)
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            for stream in range(3):
+                os.dup2(nowhere, stream)
+            os.read(waiting, 1)
+            remove_tree(folder)
+        finally:
+            os._exit(0)
+    os.close(waiting)
+    os.set_inheritable(held, True)
+    return folder
+
+
+def find_checkout(run: Path, name: str) -> Checkout:
+    """A read-only folder with the files of a run's system.
 
     Raises:
         Refused: the run has no such system.
@@ -69,17 +107,13 @@ def find_checkout(deployment: Deployment, run: Path, name: str) -> Checkout:
     from specpilot.controller.git import GitError
     from specpilot.controller.journal import read_journal
     from specpilot.controller.systems import SystemRepository
-    from specpilot.engines.stock_tree import read_stock_tree
     from specpilot.loop.state import fold
 
     state = fold(read_journal(run / "journal.jsonl").events())
     if state.stock is None:
-        if name != "stock":
-            raise Refused(
-                f"has no system '{name}'", where=str(run), fix="serve --system stock, or optimize"
-            )
-        fresh = SystemRepository(Path(tempfile.mkdtemp(prefix="specpilot-stock-")))
-        return fresh.export(fresh.commit_stock(read_stock_tree(deployment.engine.options)))
+        raise Refused(
+            f"has no system '{name}'", where=str(run), fix="serve --system stock, or optimize"
+        )
     systems = SystemRepository(run)
     if name in ("stock", "best"):
         return systems.export(state.stock.system if name == "stock" else state.best or

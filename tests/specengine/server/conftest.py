@@ -69,7 +69,7 @@ class Copier:
     def new_state(self, capacity: int) -> Any:
         return type("State", (), {"length": 0})()
 
-    def extend(self, state: Any, features: torch.Tensor) -> None:
+    def extend(self, state: Any, features: torch.Tensor, tokens: Any) -> None:
         state.length += len(features)
 
     def draft(self, state: Any, anchor: int, positions: int) -> Lattice:

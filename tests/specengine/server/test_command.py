@@ -1,5 +1,6 @@
 """The command: bad starts end with one line, a good one serves until it is told to end."""
 
+import errno
 import http.client
 import json
 import signal
@@ -29,6 +30,7 @@ BAD_STARTS = [
     (["--target", "T", "--autoregressive", "--port", "0", "--dtype", "int4"], "dtype: 'int4'"),
     (["--target", "T", "--autoregressive", "--port", "0", "--device", "cuda:99"], "cuda:99"),
     (["--target", "T", "--autoregressive", "--port", "70000"], "70000 is no port"),
+    (["--target", "T", "--autoregressive", "--host", "a..b"], "a..b:8000: no host name"),
     (["--target", "T", "--autoregressive", "--threads", "0"], "--threads: 0 is below 1"),
     (["--target", "T", "--autoregressive", "--uds", "/nonexistent/s"], "folder does not exist"),
     (["--target", "T", "--autoregressive", "--system", "missing.toml"], "missing.toml"),
@@ -58,6 +60,26 @@ def test_a_port_in_use_ends_with_one_line(target_folder, capfd):
         arguments = ["--target", str(target_folder), "--autoregressive", "--port", port]
         assert main(arguments) == 1
     assert capfd.readouterr().err.count("\n") == 1
+
+
+def test_a_file_that_may_not_be_read_ends_with_one_line(monkeypatch, capfd):
+    def refused(path):
+        raise PermissionError(errno.EACCES, "Permission denied", "/m/model.safetensors")
+
+    monkeypatch.setattr("specengine.server.command.load_options", refused)
+    assert main(["--target", "T", "--autoregressive", "--system", "s.toml"]) == 1
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("error: /m/model.safetensors: Permission denied; ")
+
+
+def test_an_interrupted_start_is_no_traceback(monkeypatch, capfd):
+    def interrupted(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("specengine.server.command.load_options", interrupted)
+    assert main(["--target", "T", "--autoregressive", "--system", "s.toml"]) == 130
+    assert capfd.readouterr().err == "interrupted while loading\n"
 
 
 class _UnixConnection(http.client.HTTPConnection):

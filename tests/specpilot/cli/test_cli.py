@@ -23,7 +23,7 @@ from specpilot.cli.follow import Follower
 from specpilot.cli.main import run
 from specpilot.cli.plan import estimate, smallest_gain
 from specpilot.cli.runs import controller_process
-from specpilot.cli.serve import find_checkout, server_arguments
+from specpilot.cli.serve import find_checkout, installed_stock, server_arguments
 from specpilot.core.deployment import load_deployment, parse_deployment
 from specpilot.core.errors import ExitCode, Refused
 
@@ -331,24 +331,32 @@ def test_serve_finds_stock_without_a_run_and_builds_the_server_command(work: Pat
         },
         where="test",
     )
-    checkout = find_checkout(deployment, work / "no-run", "stock")
+    checkout = installed_stock(deployment, work / "stock")
     assert (checkout.path / "specengine" / "__init__.py").is_file()
     arguments = server_arguments(deployment, checkout, autoregressive=False)
     assert arguments[arguments.index("--tree-hash") + 1] == checkout.system.tree_hash
     assert arguments[arguments.index("--threads") + 1] == "2"
     assert "--drafter" not in server_arguments(deployment, checkout, autoregressive=True)
     with pytest.raises(Refused, match="no system 'best'"):
-        find_checkout(deployment, work / "no-run", "best")
+        find_checkout(work / "no-run", "best")
 
 
 def test_serve_finds_systems_of_a_run(finished: tuple[Path, subprocess.CompletedProcess]) -> None:
     folder, _ = finished
-    deployment = load_deployment(folder / "deployment.toml")
-    best = find_checkout(deployment, folder, "best").system
-    assert find_checkout(deployment, folder, best.tree_hash[:10]).system == best
-    assert find_checkout(deployment, folder, "stock").system != best
+    best = find_checkout(folder, "best").system
+    assert find_checkout(folder, best.tree_hash[:10]).system == best
+    assert find_checkout(folder, "stock").system != best
     with pytest.raises(Refused, match="no system"):
-        find_checkout(deployment, folder, "0123456789")
+        find_checkout(folder, "0123456789")
+
+
+def test_forcing_a_simulated_run_asks_no_hub(
+    finished: tuple[Path, subprocess.CompletedProcess], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["force", str(finished[0])]) == ExitCode.REFUSED
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "engine simulated: has no model" in error
 
 
 def test_a_follower_gives_each_whole_line_once(
