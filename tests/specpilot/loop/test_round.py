@@ -86,7 +86,7 @@ def test_a_broken_stock_stops_before_anything_is_compared(tmp_path: Path) -> Non
     deployment = deployment_of()
     write_deployment(tmp_path, deployment)
 
-    with pytest.raises(EngineFailure, match="requests fail on stock"):
+    with pytest.raises(EngineFailure, match="stock in phase 0: 26 of 48 requests failed"):
         run_controller(tmp_path, parts_of(deployment, {}, adapter=SimulatedAdapter(stock=stock)))
 
     assert state_of(tmp_path).noise is None
