@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import torch
 
 from specengine.weights.layout import BLOCK, TILE
+from specengine.weights.native import in_order, less_by_row
+from specengine.weights.window import Windows
 
 SIGN = -(1 << 15)
 CODES = 1 << 11
 """Codes of a window: 16 binades of 128 mantissas."""
-_OVER = 0x7FFF & -CODES
 UPPER = 1 << 10
 """The first code of the window's upper 8 binades."""
 
@@ -47,31 +48,27 @@ def base_of(tops: torch.Tensor) -> torch.Tensor:
     return ((tops - 15) * 128).masked_fill_(tops == 0, 0)
 
 
-def code(
-    bits: torch.Tensor, tops: torch.Tensor, outside: torch.Tensor, lowest: int
-) -> tuple[torch.Tensor, Escaped]:
+def code(bits: torch.Tensor, windows: Windows, lowest: int) -> tuple[torch.Tensor, Escaped]:
     """Code channels in their windows.
 
     Args:
         bits: int16 [C, K] BF16 patterns.
-        tops: int16 [C].
-        outside: bool [C], channels that have weights outside their window.
         lowest: code that stands in for everything below the window, and for the zeros of a channel
             of zeros.
 
     Returns:
         int16 [C, K] lanes, and which of them are substitutes.
     """
-    base = base_of(tops).masked_fill_(tops == 0, -lowest)
-    lanes = bits - base[:, None]
-    rows = outside.nonzero().squeeze(1)
-    # The sign stays where it is. Outside the window, below it by borrowing, a bit over the code's
-    # 11 is set, because no window's base comes near 2 ** 15.
-    row, column = lanes[rows].bitwise_and_(_OVER).nonzero(as_tuple=True)
-    channel = rows[row]
-    true = bits[channel, column]
-    lanes[channel, column] = substitutes(true, base[channel], lowest)
-    return lanes, Escaped(channel, column)
+    width = bits.shape[1]
+    base = base_of(windows.tops).masked_fill_(windows.tops == 0, -lowest)
+    lanes = less_by_row(bits, base)
+    low = bits.view(-1)[windows.low].bitwise_and_(0x7FFF)
+    escaped = windows.low[low < base[windows.low // width]]
+    if windows.high.numel():
+        escaped = in_order(torch.cat((escaped, windows.high)))
+    channel = escaped // width
+    lanes.view(-1)[escaped] = substitutes(bits.view(-1)[escaped], base[channel], lowest)
+    return lanes, Escaped(channel, escaped % width)
 
 
 def substitutes(true: torch.Tensor, base: torch.Tensor, lowest: int) -> torch.Tensor:
@@ -85,13 +82,12 @@ def substitutes(true: torch.Tensor, base: torch.Tensor, lowest: int) -> torch.Te
     return true.bitwise_and(SIGN).bitwise_or_(code)
 
 
-def uncode(lanes: torch.Tensor, tops: torch.Tensor) -> torch.Tensor:
-    """BF16 patterns of int16 [C, K] codes, in place; substitutes stay where weights escaped."""
+def clear_zeros(bits: torch.Tensor, tops: torch.Tensor) -> torch.Tensor:
+    """Leave only signs in channels of zeros of int16 [C, K], in place."""
     zeros = tops == 0
-    lanes.add_(base_of(tops)[:, None])
     if bool(zeros.any()):
-        lanes[zeros] = lanes[zeros].bitwise_and_(SIGN)
-    return lanes
+        bits[zeros] = bits[zeros].bitwise_and_(SIGN)
+    return bits
 
 
 def escape_entries(

@@ -10,36 +10,142 @@ which is how `wgmma` and, warp by warp, `mma.m16n8k16` expect the A operand. The
 any device; bits pass through unchanged.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
 import torch
 
-from specengine.weights.layout import BLOCK, REGISTERS, TILE, Layout, Piece, planes
+from specengine.weights.layout import BLOCK, REGISTERS, TILE, Layout, planes
+from specengine.weights.native import space_of
+from specengine.weights.runs import apply, extracting, placing
+
+RECORDS_AT_ONCE = 160
+"""On a CPU: fewer fit the caches better, more let two threads wait less for the interpreter."""
+_AXES = tuple(range(8))
 
 
-def to_registers(lanes: torch.Tensor) -> torch.Tensor:
-    """Order 16-bit lanes by register.
+def pack_lanes(lanes: torch.Tensor, layout: Layout, records: torch.Tensor) -> None:
+    """Write 16-bit lanes into records.
 
     Args:
         lanes: int16 [C, K], contiguous, C a multiple of 128 and K of 64.
+        records: uint8 [R, record_bytes], by tile, then by block; may lie apart, at multiples of 4
+            bytes.
+    """
+    work = _Work(lanes, layout, records)
+    for part in work.parts():
+        part.ordered[...] = work.space.moveaxis(part.pairs, (6, 7, 3, 0, 5, 1, 2, 4), _AXES)
+        apply(placing(layout), work.space, part.registers, part.words, part.field)
+        for words, stored in _planes(part.words, layout, part.stored):
+            # One word at a time: numpy copies long strides faster than short rows.
+            for index, word in enumerate(words):
+                stored[..., index] = word
+
+
+def unpack_lanes(
+    records: torch.Tensor, layout: Layout, tiles: int, base: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The inverse of `pack_lanes`; bits that no piece names are 0.
+
+    Args:
+        base: int16 [128 * tiles], is added to each channel's lanes.
 
     Returns:
-        int32 [16, records, 2, 128]; records by tile, then by block.
+        int16 [128 * tiles, K].
     """
-    channels, width = lanes.shape
-    tiles, blocks = channels // TILE, width // BLOCK
-    # Four threads own neighbouring 32-bit pairs: 16 bytes that stay together.
-    pairs = lanes.view(torch.complex128).view(tiles, 2, 4, 2, 8, blocks, 4, 2)
-    ordered = pairs.new_empty((4, 2, 2, tiles, blocks, 2, 4, 8))
-    for tile in range(tiles):
-        ordered[:, :, :, tile] = pairs[tile].permute(5, 6, 2, 4, 0, 1, 3)
-    return ordered.view(torch.int32).view(REGISTERS, tiles * blocks, 2, 128)
+    width = records.shape[0] // tiles * BLOCK
+    lanes = torch.empty((tiles * TILE, width), dtype=torch.int16, device=records.device)
+    work = _Work(lanes, layout, records)
+    for part in work.parts():
+        for words, stored in _planes(part.words, layout, part.stored):
+            words[...] = work.space.moveaxis(stored, -1, 0)
+        apply(extracting(layout), work.space, part.words, part.registers, part.field)
+        part.pairs[...] = work.space.moveaxis(part.ordered, (3, 5, 6, 2, 7, 4, 0, 1), _AXES)
+        if base is not None:
+            _, added = space_of(base[part.rows, None])
+            part.lanes[...] += added
+    return lanes
 
 
-def from_registers(registers: torch.Tensor, tiles: int) -> torch.Tensor:
-    """The inverse of `to_registers`: int16 [tiles * 128, K]."""
-    blocks = registers.shape[1] // tiles
-    ordered = registers.view(torch.complex128).view(4, 2, 2, tiles, blocks, 2, 4, 8)
-    pairs = ordered.permute(3, 5, 6, 2, 7, 4, 0, 1).contiguous()
-    return pairs.view(torch.int16).view(tiles * TILE, blocks * BLOCK)
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """n consecutive records of t tiles, as numpy's or torch's arrays.
+
+    Attributes:
+        rows: channels of the tiles.
+        lanes: int16 [128 * t, k].
+        pairs: the same as complex128 [t, 2, 4, 2, 8, n / t, 4, 2]: four threads own neighbouring
+            32-bit pairs, 16 bytes that stay together.
+        ordered, registers: complex128 [4, 2, 2, t, n / t, 2, 4, 8] and the same as int32
+            [16, n, 2, 128].
+        words: int32 [words, n, 2, 128].
+        field: int32 [16, n, 2, 128].
+        stored: int32 [n, 256 * words].
+    """
+
+    rows: slice
+    lanes: Any
+    pairs: Any
+    ordered: Any
+    registers: Any
+    words: Any
+    field: Any
+    stored: Any
+
+
+class _Work:
+    """Lanes and records, cut into parts that share one scratch memory."""
+
+    def __init__(self, lanes: torch.Tensor, layout: Layout, records: torch.Tensor) -> None:
+        tiles, blocks = lanes.shape[0] // TILE, lanes.shape[1] // BLOCK
+        self._tiles, self._blocks = tiles, blocks
+        # A part is some blocks of one tile, or some whole tiles.
+        most = RECORDS_AT_ONCE if lanes.device.type == "cpu" else tiles * blocks
+        self._step = (max(1, min(tiles, most // blocks)), min(blocks, most))
+        pairs = lanes.view(torch.complex128).view(tiles, 2, 4, 2, 8, blocks, 4, 2)
+        ordered = pairs.new_empty((4, 2, 2, self._step[0] * self._step[1], 2, 4, 8))
+        registers = ordered.view(torch.int32).view(REGISTERS, -1, 2, 128)
+        words = registers.new_empty((layout.words, *registers.shape[1:]))
+        self.space, *self._arrays = space_of(
+            lanes,
+            pairs,
+            ordered,
+            registers,
+            words,
+            torch.empty_like(registers),
+            records.view(torch.int32),
+        )
+
+    def parts(self) -> Iterator[_Part]:
+        lanes, pairs, ordered, registers, words, field, stored = self._arrays
+        for tile in range(0, self._tiles, self._step[0]):
+            tiles = min(self._step[0], self._tiles - tile)
+            rows = slice(TILE * tile, TILE * (tile + tiles))
+            for first in range(0, self._blocks, self._step[1]):
+                blocks = min(self._step[1], self._blocks - first)
+                n, record = tiles * blocks, tile * self._blocks + first
+                yield _Part(
+                    rows,
+                    lanes[rows, BLOCK * first : BLOCK * (first + blocks)],
+                    pairs[tile : tile + tiles, :, :, :, :, first : first + blocks],
+                    ordered[:, :, :, :n].reshape(4, 2, 2, tiles, blocks, 2, 4, 8),
+                    registers[:, :n],
+                    words[:, :n],
+                    field[:, :n],
+                    stored[record : record + n],
+                )
+
+
+def _planes(words: Any, layout: Layout, stored: Any) -> Iterator[tuple[Any, Any]]:
+    """The same plane in both forms: [words of the plane, n, 2, 128] and [n, 2, 128, words]."""
+    for first, width in layout.sections:
+        section = stored[:, 256 * first : 256 * (first + width)].reshape(-1, 2, 128 * width)
+        for word, size in planes(first, width):
+            start = 128 * (word - first)
+            plane = section[:, :, start : start + 128 * size].reshape(-1, 2, 128, size)
+            yield words[word : word + size], plane
 
 
 def coordinates(position: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -52,92 +158,14 @@ def coordinates(position: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return channel, 16 * step + 2 * (thread % 4) + 8 * (a // 2) + lane
 
 
-def place(registers: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """Cut registers int32 [16, R, 2, 128] into words int32 [words, R, 2, 128]."""
-    words = registers.new_empty((layout.words, *registers.shape[1:]))
-    filled: set[int] = set()
-    field = torch.empty_like(registers[0])
-    for piece in layout.pieces:
-        source = registers[piece.register]
-        target = words[piece.word] if piece.word not in filled else field
-        _cut(source, piece, target)
-        if target is field:
-            words[piece.word].bitwise_or_(field)
-        filled.add(piece.word)
-    return words
+@cache
+def places_by_position() -> torch.Tensor:
+    """int64 [8192]: 64 * channel + input of each position that `coordinates` takes."""
+    channel, column = coordinates(torch.arange(TILE * BLOCK))
+    return channel * BLOCK + column
 
 
-def extract(words: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """The inverse of `place`; bits that no piece names are 0."""
-    registers = words.new_empty((REGISTERS, *words.shape[1:]))
-    filled: set[int] = set()
-    field = torch.empty_like(words[0])
-    for piece in layout.pieces:
-        source = words[piece.word]
-        target = registers[piece.register] if piece.register not in filled else field
-        _paste(source, piece, target)
-        if target is field:
-            registers[piece.register].bitwise_or_(field)
-        filled.add(piece.register)
-    return registers
-
-
-def write_records(words: torch.Tensor, layout: Layout, records: torch.Tensor) -> None:
-    """Store words [words, R, 2, 128] as the bytes of records, uint8 [R, record_bytes]."""
-    for source, target in _planes(words, layout, records):
-        target.copy_(source)
-
-
-def read_records(records: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """The inverse of `write_records`; records may lie apart, at multiples of 4 bytes."""
-    words = torch.empty(
-        (layout.words, records.shape[0], 2, 128), dtype=torch.int32, device=records.device
-    )
-    for target, source in _planes(words, layout, records):
-        target.copy_(source)
-    return words
-
-
-def _planes(
-    words: torch.Tensor, layout: Layout, records: torch.Tensor
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Views of the same plane in both forms, [R, 2, 128, words of the plane]."""
-    count = records.shape[0]
-    flat = records.view(torch.int32)
-    views = []
-    for first, width in layout.sections:
-        section = flat[:, 256 * first : 256 * (first + width)].view(count, 2, 128 * width)
-        for word, size in planes(first, width):
-            start = 128 * (word - first)
-            stored = section[:, :, start : start + 128 * size].view(count, 2, 128, size)
-            views.append((words[word : word + size].permute(1, 2, 3, 0), stored))
-    return views
-
-
-def _cut(register: torch.Tensor, piece: Piece, out: torch.Tensor) -> None:
-    """Mask after shifting, so that copies of the sign bit fall away."""
-    if piece.shift > 0:
-        torch.bitwise_left_shift(register, piece.shift, out=out)
-        out.bitwise_and_(_signed(piece.mask << piece.shift))
-    elif piece.shift < 0:
-        torch.bitwise_right_shift(register, -piece.shift, out=out)
-        out.bitwise_and_(_signed(piece.mask >> -piece.shift))
-    else:
-        torch.bitwise_and(register, _signed(piece.mask), out=out)
-
-
-def _paste(word: torch.Tensor, piece: Piece, out: torch.Tensor) -> None:
-    if piece.shift > 0:
-        torch.bitwise_right_shift(word, piece.shift, out=out)
-        out.bitwise_and_(_signed(piece.mask))
-    elif piece.shift < 0:
-        torch.bitwise_left_shift(word, -piece.shift, out=out)
-        out.bitwise_and_(_signed(piece.mask))
-    else:
-        torch.bitwise_and(word, _signed(piece.mask), out=out)
-
-
-def _signed(mask: int) -> int:
-    """A 32-bit mask as the int32 of the same bits."""
-    mask &= 0xFFFFFFFF
-    return mask - (1 << 32) if mask >= 1 << 31 else mask
+@cache
+def positions_by_place() -> torch.Tensor:
+    """The inverse of `places_by_position`."""
+    return torch.argsort(places_by_position())

@@ -15,14 +15,7 @@ import torch
 
 from specengine.errors import OptionError
 from specengine.weights.coding import SIGN, pad
-from specengine.weights.fragments import (
-    extract,
-    from_registers,
-    place,
-    read_records,
-    to_registers,
-    write_records,
-)
+from specengine.weights.fragments import pack_lanes, unpack_lanes
 from specengine.weights.layout import BLOCK, E6, E7, E8, TILE, Layout
 
 LAYOUTS: dict[str, tuple[Layout, int]] = {"e2m5": (E8, 5), "e2m4": (E7, 4), "e2m3": (E6, 3)}
@@ -92,9 +85,9 @@ def pack_low_bit(matrix: torch.Tensor, name: str, scale: torch.Tensor) -> LowBit
     codes = round_to_codes(_finite(matrix), scale, mantissa)
     signs = matrix.contiguous().view(torch.int16).bitwise_and(SIGN)
     lanes = pad(codes.bitwise_left_shift_(7 - mantissa).bitwise_or_(signs), 0)
-    words = place(to_registers(lanes), layout)
-    records = lanes.new_empty((words.shape[1], layout.record_bytes), dtype=torch.uint8)
-    write_records(words, layout, records)
+    count = lanes.numel() // (TILE * BLOCK)
+    records = lanes.new_empty((count, layout.record_bytes), dtype=torch.uint8)
+    pack_lanes(lanes, layout, records)
     padded = torch.nn.functional.pad(scale, (0, -scale.shape[0] % TILE))
     return LowBit(name, (matrix.shape[0], matrix.shape[1]), records, padded)
 
@@ -103,7 +96,7 @@ def values_of(copy: LowBit) -> torch.Tensor:
     """The unscaled values, float32 [N, K]."""
     layout, mantissa = _layout(copy.format)
     tiles = copy.records.shape[0] // -(-copy.shape[1] // BLOCK)
-    lanes = from_registers(extract(read_records(copy.records, layout), layout), tiles)
+    lanes = unpack_lanes(copy.records, layout, tiles)
     lanes = lanes[: copy.shape[0], : copy.shape[1]]
     codes = lanes.bitwise_and(0x7FFF).bitwise_right_shift(7 - mantissa)
     return torch.where(lanes < 0, -1.0, 1.0) * values_of_codes(codes, mantissa)

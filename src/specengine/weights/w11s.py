@@ -17,22 +17,22 @@ from specengine.weights.coding import (
     SIGN,
     UPPER,
     Escaped,
+    base_of,
+    clear_zeros,
     code,
     escape_entries,
     pad,
     restore_escapes,
-    uncode,
 )
 from specengine.weights.fragments import (
     coordinates,
-    extract,
-    from_registers,
-    place,
-    read_records,
-    to_registers,
-    write_records,
+    pack_lanes,
+    places_by_position,
+    positions_by_place,
+    unpack_lanes,
 )
-from specengine.weights.layout import BLOCK, REGISTERS, TILE, X
+from specengine.weights.layout import BLOCK, TILE, X
+from specengine.weights.native import cut_out, in_order, paste_in
 from specengine.weights.packed import UNIT, Packed, offsets_of
 from specengine.weights.window import choose_windows, scales, tops_of
 
@@ -42,8 +42,7 @@ LIST_BLOCKS = 32
 """Blocks of 256 positions."""
 MOST_LISTED = LARGEST_RECORD - DENSE_BYTES - LIST_BLOCKS
 MOST_IN_BLOCK = 255
-_HEAD_UNITS = (DENSE_BYTES + LIST_BLOCKS) // UNIT
-_TOP_BITS = 0x04000400
+_HEAD_BYTES = DENSE_BYTES + LIST_BLOCKS
 
 
 class W11s:
@@ -55,15 +54,13 @@ class W11s:
     def encode(self, bits: torch.Tensor) -> Packed:
         """Pack int16 [C, K], BF16 patterns of channels that begin with a tile."""
         windows = choose_windows(bits, listed_bits=8)
-        lanes, escaped = code(bits, windows.tops, windows.outside, lowest=UPPER)
-        registers = to_registers(pad(lanes, UPPER))
-        listed = _listed(registers)
-        if _overfull(listed, registers.shape[1]):
+        lanes, escaped = code(bits, windows, lowest=UPPER)
+        listed = _listed(lanes, windows.low)
+        if _overfull(listed):
             listed, spilled = _fit(listed)
             escaped = _spill(lanes, escaped, spilled)
-            registers = to_registers(pad(lanes, UPPER))
         escapes, escape_counts = escape_entries(bits, lanes, windows.tops, escaped)
-        records, offsets = _assemble(place(registers, X), listed)
+        records, offsets = _assemble(pad(lanes, UPPER), listed)
         return Packed(
             self.name,
             (bits.shape[0], bits.shape[1]),
@@ -76,25 +73,16 @@ class W11s:
 
     def decode(self, packed: Packed) -> torch.Tensor:
         """BF16 patterns, int16 [C, K]."""
-        registers = self._registers(packed)
-        bits = uncode(from_registers(registers, packed.tiles), tops_of(packed.scale))
+        assert packed.record_offsets is not None
+        start = UNIT * packed.record_offsets[:-1].long()
+        heads = cut_out(packed.records, start, _HEAD_BYTES)
+        tops = tops_of(packed.scale)
+        # Every top bit is set here and taken back below where it is listed.
+        bits = unpack_lanes(heads[:, :DENSE_BYTES], X, packed.tiles, base_of(tops).add_(UPPER))
+        clear_zeros(bits, tops)
+        _lower(bits, packed.records, start, heads[:, DENSE_BYTES:])
         restore_escapes(bits, packed.escapes, packed.escape_offsets)
         return bits[: packed.shape[0], : packed.shape[1]]
-
-    def _registers(self, packed: Packed) -> torch.Tensor:
-        assert packed.record_offsets is not None
-        count = packed.record_offsets.shape[0] - 1
-        units = packed.records.view(torch.complex128)
-        start = packed.record_offsets[:-1].long()
-        span = torch.arange(_HEAD_UNITS, device=start.device)
-        heads = units[start[:, None] + span].view(torch.uint8).view(count, -1)
-        registers = extract(read_records(heads[:, :DENSE_BYTES], X), X)
-        plane = _plane(packed.records, start, heads[:, DENSE_BYTES:]).view_as(registers[0])
-        for index in range(REGISTERS):
-            shift = 10 - index
-            moved = plane << shift if shift >= 0 else plane >> -shift
-            registers[index].bitwise_or_(moved.bitwise_and_(_TOP_BITS))
-        return registers
 
 
 def listed_counts(packed: Packed) -> torch.Tensor:
@@ -105,24 +93,26 @@ def listed_counts(packed: Packed) -> torch.Tensor:
     return packed.records[start[:, None] + span]
 
 
-def _listed(registers: torch.Tensor) -> torch.Tensor:
-    """Sorted int64 positions, 8192 * record + position, of lanes whose top bit is 0."""
-    ones = torch.zeros_like(registers[0])
-    for index in range(REGISTERS):
-        field = registers[index].bitwise_and(_TOP_BITS)
-        ones |= field.bitwise_right_shift_(10).bitwise_left_shift_(index)
-    zeros = ones.bitwise_not_()
-    octets = zeros.flatten().view(torch.uint8)
-    occupied = octets.nonzero().squeeze(1)
-    powers = 1 << torch.arange(8, dtype=torch.uint8, device=octets.device)
-    octet, bit = octets[occupied][:, None].bitwise_and(powers).nonzero(as_tuple=True)
-    return occupied[octet] * 8 + bit
+def _listed(lanes: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
+    """Sorted int64 positions, 8192 * record + position, of lanes whose top bit is 0.
+
+    Args:
+        low: places of these lanes and of some substitutes.
+    """
+    width = lanes.shape[1]
+    low = low[lanes.view(-1)[low].bitwise_and_(UPPER) == 0]
+    channel = low // width
+    column = low - channel * width
+    record = (channel >> 7) * -(-width // BLOCK) + (column >> 6)
+    place = (channel & TILE - 1) << 6 | column & BLOCK - 1
+    return in_order(record << 13 | positions_by_place().to(low.device)[place])
 
 
-def _overfull(listed: torch.Tensor, records: int) -> bool:
+def _overfull(listed: torch.Tensor) -> bool:
     """Whether any list is too small for its weights."""
-    in_blocks = torch.bincount(listed >> 8, minlength=records * LIST_BLOCKS).view(records, -1)
-    return bool((in_blocks > MOST_IN_BLOCK).any() or (in_blocks.sum(1) > MOST_LISTED).any())
+    in_blocks = torch.bincount(listed >> 8)
+    in_records = torch.bincount(listed >> 13)
+    return bool((in_blocks > MOST_IN_BLOCK).any() or (in_records > MOST_LISTED).any())
 
 
 def _fit(listed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -151,42 +141,44 @@ def _spill(lanes: torch.Tensor, escaped: Escaped, listed: torch.Tensor) -> Escap
     return escaped.append(channel, column)
 
 
-def _assemble(words: torch.Tensor, listed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _assemble(lanes: torch.Tensor, listed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Records of variable size: uint8 [bytes] and int32 [R + 1] offsets in units."""
-    count = words.shape[1]
-    heads = words.new_empty((count, DENSE_BYTES + LIST_BLOCKS), dtype=torch.uint8)
-    write_records(words, X, heads[:, :DENSE_BYTES])
+    count = lanes.numel() // (TILE * BLOCK)
+    heads = lanes.new_empty((count, _HEAD_BYTES), dtype=torch.uint8)
+    pack_lanes(lanes, X, heads[:, :DENSE_BYTES])
     in_blocks = torch.bincount(listed >> 8, minlength=count * LIST_BLOCKS).view(count, -1)
     heads[:, DENSE_BYTES:] = in_blocks
     in_records = in_blocks.sum(1)
-    offsets = offsets_of(_HEAD_UNITS + (in_records + UNIT - 1) // UNIT)
-    start = offsets[:-1].long()
-    units = words.new_zeros(int(offsets[-1]), dtype=torch.complex128)
-    span = torch.arange(_HEAD_UNITS, device=words.device)
-    units[start[:, None] + span] = heads.view(torch.complex128)
-    records = units.view(torch.uint8)
-    records[_list_places(start, in_records)] = listed.bitwise_and(0xFF).to(torch.uint8)
+    offsets = offsets_of((_HEAD_BYTES + in_records + UNIT - 1) // UNIT)
+    start = UNIT * offsets[:-1].long()
+    records = lanes.new_zeros(UNIT * int(offsets[-1]), dtype=torch.uint8)
+    paste_in(records, start, heads)
+    records[_list_places(start, in_records)] = listed.to(torch.uint8)
     return records, offsets
 
 
 def _list_places(start: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     """Where the list bytes of records lie, int64 [sum of counts]."""
     before = counts.cumsum(0) - counts
-    first = UNIT * (start + _HEAD_UNITS) - before
-    return torch.repeat_interleave(first, counts) + torch.arange(
-        int(counts.sum()), device=start.device
-    )
+    first = start + _HEAD_BYTES - before
+    places = torch.repeat_interleave(first, counts)
+    return places.add_(torch.arange(places.shape[0], device=start.device))
 
 
-def _plane(records: torch.Tensor, start: torch.Tensor, in_blocks: torch.Tensor) -> torch.Tensor:
-    """The top bits as words, int32 [R * 256]."""
-    in_blocks = in_blocks.long()
-    positions = records[_list_places(start, in_blocks.sum(1))].long()
+def _lower(
+    bits: torch.Tensor, records: torch.Tensor, start: torch.Tensor, in_blocks: torch.Tensor
+) -> None:
+    """Take the top bit from listed weights of int16 [C, K], whose records begin at `start`."""
+    width = bits.shape[1]
+    position = records[_list_places(start, in_blocks.sum(1))].long()
     block = torch.arange(in_blocks.numel(), device=records.device)
-    positions += torch.repeat_interleave(block, in_blocks.flatten()) * 256
-    zeros = torch.zeros(in_blocks.numel() * 8, dtype=torch.int32, device=records.device)
-    zeros.index_add_(0, positions >> 5, (1 << positions.bitwise_and(31)).to(torch.int32))
-    return zeros.bitwise_not_()
+    position += torch.repeat_interleave(block << 8, in_blocks.flatten().long())
+    record = position >> 13
+    place = places_by_position().to(bits.device)[position & 8191]
+    tile = record // (width // BLOCK)
+    channel = (tile << 7) + (place >> 6)
+    column = (record - tile * (width // BLOCK) << 6) + (place & BLOCK - 1)
+    bits.view(-1)[channel * width + column] -= UPPER
 
 
 SPARSE_TOP = W11s()

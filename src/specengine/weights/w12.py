@@ -7,15 +7,15 @@ the Q pass of two-level verification reads it (paper section 4.3).
 
 import torch
 
-from specengine.weights.coding import code, escape_entries, pad, restore_escapes, uncode
-from specengine.weights.fragments import (
-    extract,
-    from_registers,
-    place,
-    read_records,
-    to_registers,
-    write_records,
+from specengine.weights.coding import (
+    base_of,
+    clear_zeros,
+    code,
+    escape_entries,
+    pad,
+    restore_escapes,
 )
+from specengine.weights.fragments import pack_lanes, unpack_lanes
 from specengine.weights.layout import F, Layout, N
 from specengine.weights.packed import Packed, offsets_of
 from specengine.weights.window import choose_windows, scales, tops_of
@@ -42,11 +42,12 @@ class W12:
     def encode(self, bits: torch.Tensor) -> Packed:
         """Pack int16 [C, K], BF16 patterns of channels that begin with a tile."""
         windows = choose_windows(bits)
-        lanes, escaped = code(bits, windows.tops, windows.outside, lowest=0)
+        lanes, escaped = code(bits, windows, lowest=0)
         escapes, escape_counts = escape_entries(bits, lanes, windows.tops, escaped)
-        words = place(to_registers(pad(lanes, 0)), self.layout)
-        records = bits.new_empty((words.shape[1], self.layout.record_bytes), dtype=torch.uint8)
-        write_records(words, self.layout, records)
+        records = bits.new_empty(
+            (escape_counts.shape[0], self.layout.record_bytes), dtype=torch.uint8
+        )
+        pack_lanes(pad(lanes, 0), self.layout, records)
         return Packed(
             self.name,
             (bits.shape[0], bits.shape[1]),
@@ -58,15 +59,16 @@ class W12:
 
     def decode(self, packed: Packed) -> torch.Tensor:
         """BF16 patterns, int16 [C, K]."""
-        lanes = self._lanes(packed, self.layout, 0)
-        bits = uncode(lanes, tops_of(packed.scale))
+        bits = self._bits(packed, self.layout, 0)
         restore_escapes(bits, packed.escapes, packed.escape_offsets)
         return bits[: packed.shape[0], : packed.shape[1]]
 
-    def _lanes(self, packed: Packed, layout: Layout, fill: int) -> torch.Tensor:
+    def _bits(self, packed: Packed, layout: Layout, fill: int) -> torch.Tensor:
+        tops = tops_of(packed.scale)
         records = packed.records.view(packed.tiles * packed.blocks, self.layout.record_bytes)
-        registers = extract(read_records(records[:, : layout.record_bytes], layout), layout)
-        return from_registers(registers, packed.tiles).bitwise_or_(fill)
+        base = base_of(tops).add_(fill)
+        bits = unpack_lanes(records[:, : layout.record_bytes], layout, packed.tiles, base)
+        return clear_zeros(bits, tops)
 
 
 def decode_view(packed: Packed) -> torch.Tensor:
@@ -74,8 +76,7 @@ def decode_view(packed: Packed) -> torch.Tensor:
 
     Dropped mantissa bits are at their midpoint; weights outside the window are their substitutes.
     """
-    lanes = NESTED._lanes(packed, VIEW, MIDPOINT)
-    bits = uncode(lanes, tops_of(packed.scale))
+    bits = NESTED._bits(packed, VIEW, MIDPOINT)
     return bits[: packed.shape[0], : packed.shape[1]].contiguous().view(torch.bfloat16)
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from specengine.weights.layout import TILE
+from specengine.weights.native import magnitudes
+from specengine.weights.window_search import WindowSearch
 
 LOWEST_TOP = 16
 HIGHEST_TOP = 254
@@ -17,29 +19,18 @@ ESCAPE_BITS = 64
 """Cost of a weight outside the window: one entry of the escape list."""
 
 
-def exponent_counts(bits: torch.Tensor) -> torch.Tensor:
-    """int64 [C, 256]: how many weights of each channel have each exponent field.
-
-    Args:
-        bits: int16 [C, K], BF16 patterns.
-    """
-    keys = bits.bitwise_and(0x7FFF).bitwise_right_shift_(7)
-    # 128 channels of 256 fields are as many keys as 16 bits tell apart without their sign.
-    keys += torch.arange(bits.shape[0], dtype=torch.int16, device=bits.device)[:, None] % TILE * 256
-    parts = (keys[i : i + TILE] for i in range(0, keys.shape[0], TILE))
-    counts = [torch.bincount(part.flatten(), minlength=256 * part.shape[0]) for part in parts]
-    return torch.cat(counts).view(-1, 256)
-
-
 @dataclass(frozen=True, slots=True)
 class Windows:
     """Attributes:
     tops: int16 [C], the windows' top exponent fields E; 0 for channels of zeros.
-    outside: bool [C], channels that have weights outside their window.
+    low: int64 [n], sorted places in the flattened matrix of weights below the window; with
+        `listed_bits`, of those below its upper half. None in channels of zeros.
+    high: int64 [n], places of weights above the window.
     """
 
     tops: torch.Tensor
-    outside: torch.Tensor
+    low: torch.Tensor
+    high: torch.Tensor
 
 
 def choose_windows(bits: torch.Tensor, *, listed_bits: int = 0) -> Windows:
@@ -49,31 +40,50 @@ def choose_windows(bits: torch.Tensor, *, listed_bits: int = 0) -> Windows:
         bits: int16 [C, K], BF16 patterns.
         listed_bits: what a weight in the lower 8 binades of its window costs.
     """
-    counts = exponent_counts(bits)
+    magnitude = magnitudes(bits)
+    if bits.device.type == "cpu":
+        search = WindowSearch(magnitude.numpy(), LOWEST_TOP, HIGHEST_TOP, ESCAPE_BITS, listed_bits)
+        tops = torch.from_numpy(search.tops)
+        if search.open.size:
+            rows = torch.from_numpy(search.open)
+            tops[rows] = cheapest_of_all(magnitude[rows], listed_bits)
+        return Windows(tops, *map(torch.from_numpy, search.places(search.tops)))
+    zeros = magnitude.amax(1) == 0
+    tops = cheapest_of_all(magnitude, listed_bits).masked_fill_(zeros, 0)
+    low = ((tops - (7 if listed_bits else 15)) << 7).masked_fill_(zeros, 0)
+    high = ((tops + 1) << 7).masked_fill_(zeros, 1)
+    return Windows(tops, _places(magnitude < low[:, None]), _places(magnitude >= high[:, None]))
+
+
+def _places(flags: torch.Tensor) -> torch.Tensor:
+    return flags.flatten().nonzero().squeeze(1)
+
+
+def cheapest_of_all(magnitude: torch.Tensor, listed_bits: int) -> torch.Tensor:
+    """int16 [C]: the best tops by the plain rule, from counts of all exponents."""
+    counts = exponent_counts(magnitude)
     below = torch.nn.functional.pad(counts.cumsum(1, dtype=torch.int32), (1, 0))
     """[C, 257]: weights whose exponent field is smaller than the index."""
 
-    def under(distance: int) -> torch.Tensor:
+    def beneath(distance: int) -> torch.Tensor:
         """Weights below E - distance, for all tops E."""
         return below[:, LOWEST_TOP - distance : HIGHEST_TOP + 1 - distance]
 
-    covered = under(-1) - under(15)
-    saved = ESCAPE_BITS * covered
+    saved = ESCAPE_BITS * (beneath(-1) - beneath(15))
     if listed_bits:
-        saved -= listed_bits * (under(7) - under(15))
-    best = saved.argmax(1, keepdim=True)
-    zeros = _channels_of_zeros(bits, counts)
-    tops = (best.squeeze(1) + LOWEST_TOP).to(torch.int16).masked_fill_(zeros, 0)
-    outside = covered.gather(1, best).squeeze(1) < bits.shape[1]
-    return Windows(tops, outside.logical_and_(zeros.logical_not()))
+        saved -= listed_bits * (beneath(7) - beneath(15))
+    return (saved.argmax(1) + LOWEST_TOP).to(torch.int16)
 
 
-def _channels_of_zeros(bits: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """bool [C]: channels [C, K] that hold zeros of either sign and nothing else."""
-    zeros = counts[:, 0] == bits.shape[1]
-    for row in zeros.nonzero().flatten().tolist():
-        zeros[row] = not bool(bits[row].bitwise_and(0x7FFF).any())
-    return zeros
+def exponent_counts(magnitude: torch.Tensor) -> torch.Tensor:
+    """int64 [C, 256]: how many weights of each channel have each exponent field."""
+    keys = magnitude.bitwise_right_shift(7)
+    # 128 channels of 256 fields are as many keys as 16 bits tell apart without their sign.
+    rows = torch.arange(magnitude.shape[0], dtype=torch.int16, device=magnitude.device)
+    keys += rows[:, None] % TILE * 256
+    parts = (keys[i : i + TILE] for i in range(0, keys.shape[0], TILE))
+    counts = [torch.bincount(part.flatten(), minlength=256 * part.shape[0]) for part in parts]
+    return torch.cat(counts).view(-1, 256)
 
 
 def scales(tops: torch.Tensor) -> torch.Tensor:

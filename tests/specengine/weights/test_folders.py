@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -342,3 +344,23 @@ def test_stored_form_is_no_larger_than_the_kernels(source: Path, tmp_path: Path)
             in_memory = describe(stored.packed(name))
             assert tensor.facts["total"] <= in_memory.total
             assert tensor.facts["escaped"] == in_memory.escaped
+
+
+def test_encoding_holds_less_than_the_tensor(tmp_path: Path, natural: Natural) -> None:
+    """Peaks of two processes: with a tensor of 64 MB and with one of 1 MB."""
+    peaks = []
+    for rows in (128, 8192):
+        folder = tmp_path / str(rows)
+        folder.mkdir()
+        save_file({"w": natural(128, 4096).repeat(rows // 128, 1)}, folder / "model.safetensors")
+        command = [sys.executable, "-c", MEASURED, str(folder), str(tmp_path / f"out{rows}")]
+        peaks.append(int(subprocess.run(command, capture_output=True, check=True).stdout))
+    assert 1024 * (peaks[1] - peaks[0]) < 8192 * 4096 * 2
+
+
+MEASURED = """
+import resource, subprocess, sys
+command = [sys.executable, "-m", "specengine.weights", "encode", *sys.argv[1:], "--threads", "1"]
+subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""

@@ -1,0 +1,66 @@
+"""Dense integer work where it is fast: numpy vectorises on a CPU what torch does not.
+
+Each function gives the same result on every device; on a CPU numpy computes it on the tensor's own
+memory.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def space_of(*tensors: torch.Tensor) -> tuple[Any, ...]:
+    """numpy and the tensors' memory as arrays on the CPU, torch and the tensors elsewhere.
+
+    The two share the names `bitwise_and(left, right, out=...)` and the like.
+    """
+    if tensors[0].device.type == "cpu":
+        return (np, *(tensor.numpy() for tensor in tensors))
+    return (torch, *tensors)
+
+
+def magnitudes(bits: torch.Tensor) -> torch.Tensor:
+    """BF16 patterns int16 without their signs."""
+    if bits.device.type == "cpu":
+        return torch.from_numpy(np.bitwise_and(bits.numpy(), 0x7FFF))
+    return bits.bitwise_and(0x7FFF)
+
+
+def less_by_row(bits: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+    """int16 [C, K] minus int16 [C]."""
+    if bits.device.type == "cpu":
+        return torch.from_numpy(np.subtract(bits.numpy(), base.numpy()[:, None]))
+    return bits - base[:, None]
+
+
+def cut_out(octets: torch.Tensor, starts: torch.Tensor, size: int) -> torch.Tensor:
+    """uint8 [n, size]: stretches of equal size, at multiples of 16 bytes, int64 [n]."""
+    if octets.device.type == "cpu":
+        source = octets.numpy()
+        found = np.empty((starts.shape[0], size), dtype=np.uint8)
+        for target, start in zip(found, starts.tolist(), strict=True):
+            target[:] = source[start : start + size]
+        return torch.from_numpy(found)
+    span = torch.arange(size // 16, device=octets.device)
+    units = octets.view(torch.complex128)[(starts // 16)[:, None] + span]
+    return units.view(torch.uint8).view(-1, size)
+
+
+def paste_in(octets: torch.Tensor, starts: torch.Tensor, stretches: torch.Tensor) -> None:
+    """The inverse of `cut_out`."""
+    if octets.device.type == "cpu":
+        target, size = octets.numpy(), stretches.shape[1]
+        for source, start in zip(stretches.numpy(), starts.tolist(), strict=True):
+            target[start : start + size] = source
+        return
+    span = torch.arange(stretches.shape[1] // 16, device=octets.device)
+    units = octets.view(torch.complex128)
+    units[(starts // 16)[:, None] + span] = stretches.view(torch.complex128)
+
+
+def in_order(values: torch.Tensor) -> torch.Tensor:
+    """int64 [n], sorted."""
+    if values.device.type == "cpu":
+        return torch.from_numpy(np.sort(values.numpy()))
+    return values.sort().values
