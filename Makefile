@@ -32,7 +32,7 @@ demo: $(STAMP) sandbox model
 	$(BIN)/specpilot demo $(DEMO_ARGS)
 
 test: $(STAMP) sandbox
-	$(BIN)/python -m pytest $(TEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(TEST_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -52,7 +52,7 @@ replace = [
         if parents[node] == rows[-1] and drafted[node] == tokens[-1]:
 ''' },
   { path = "specengine/decoding/proposal.py", old = '''
-        return self.build(self.draft(slot, anchor, self.positions), anchor, depth)
+        return self.build(self.draft(slot, anchor, self.positions), anchor, depth, sampler)
 ''', new = '''
         return root_only(anchor)
 ''' },
