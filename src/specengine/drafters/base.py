@@ -1,12 +1,13 @@
 """What the engine needs of a drafter."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from specengine.lattice import Lattice
+from specengine.trees import DraftTree
 
 
 class DrafterState(Protocol):
@@ -53,4 +54,44 @@ class Drafter(Protocol):
 
     def parameter_bytes(self) -> int:
         """Bytes of weights that one call reads, the shared LM head excluded."""
+        ...
+
+
+@runtime_checkable
+class GrowingDrafter(Protocol):
+    """A drafter that also grows a tree on its own steps, each conditioned on a whole path."""
+
+    def grow(self, state: DrafterState, anchor: int, positions: int, nodes: int) -> DraftTree:
+        """A tree rooted at `anchor` with at most `nodes` rows and `positions` levels below it.
+
+        Nodes stand in the order of their score, so the first n of them are the tree of n nodes.
+
+        Raises:
+            NumericError: the drafter produced non-finite logits.
+        """
+        ...
+
+
+@runtime_checkable
+class ConfidentDrafter(Protocol):
+    """A drafter that estimates which of its tokens will be accepted."""
+
+    def draft_confident(
+        self, state: DrafterState, anchor: int, positions: int, confidence: float
+    ) -> Lattice:
+        """As `Drafter.draft`, cut before the first position whose estimate lies below `confidence`.
+
+        The lattice is empty where the first position's does.
+
+        Raises:
+            NumericError: the drafter produced non-finite logits or estimates.
+        """
+        ...
+
+    def require_confidence(self) -> None:
+        """Refuse a checkpoint that estimates nothing.
+
+        Raises:
+            OptionError: it has no confidence head.
+        """
         ...

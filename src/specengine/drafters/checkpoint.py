@@ -5,7 +5,7 @@ the error names the tensor.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -13,85 +13,154 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from specengine.drafters.config import DFlash2Config, read_config
-from specengine.drafters.network import DFlash2Network
+from specengine.drafters.config import AnyConfig, read_config
+from specengine.drafters.eagle3_network import Eagle3Network
+from specengine.drafters.network import DFlash2Network, DFlashNetwork, DSparkNetwork
+from specengine.drafters.published import canonical_name
+from specengine.drafters.records import DFlash2Config, DFlashConfig, DSparkConfig
+from specengine.drafters.vocabulary import check_map
 from specengine.errors import CheckpointError
+from specengine.shards import INDEX, shard_headers
 
-INDEX = "model.safetensors.index.json"
+AnyNetwork = DFlashNetwork | DFlash2Network | DSparkNetwork | Eagle3Network
+_OTHER = "check that config.json belongs to these weights"
+
+
+def read_drafter(folder: Path) -> tuple[AnyConfig, dict[str, Path]]:
+    """What a folder holds: its configuration, and the file of each tensor by its own name.
+
+    Raises:
+        CheckpointError: a broken shard, index or configuration, or two names for one tensor.
+    """
+    files = {
+        tensor.name: path
+        for path, (tensors, _) in shard_headers(folder).items()
+        for tensor in tensors
+    }
+    spelled: dict[str, str] = {}
+    for name in files:
+        other = spelled.setdefault(canonical_name(name), name)
+        if other != name:
+            raise CheckpointError(
+                f"holds both '{other}' and '{name}', which are the same tensor",
+                where=str(folder),
+                fix="download the checkpoint again",
+            )
+    return read_config(folder, spelled), files
+
+
+def new_network(config: AnyConfig) -> AnyNetwork:
+    """The network of a configuration, with fresh parameters on the current device."""
+    if isinstance(config, DFlash2Config):
+        return DFlash2Network(config)
+    if isinstance(config, DSparkConfig):
+        return DSparkNetwork(config)
+    if isinstance(config, DFlashConfig):
+        return DFlashNetwork(config)
+    return Eagle3Network(config)
+
+
+def load_network(
+    config: AnyConfig, files: Mapping[str, Path], dtype: torch.dtype, device: str | torch.device
+) -> AnyNetwork:
+    """Build a network and fill it from the files of its tensors.
+
+    Raises:
+        CheckpointError: see the module.
+    """
+    with torch.device("meta"):
+        network = new_network(config)
+    network = network.to_empty(device=device).to(dtype)
+    fill(network, files, config)
+    return network.eval().requires_grad_(requires_grad=False)
 
 
 def read_network(folder: Path, dtype: torch.dtype, device: str | torch.device) -> DFlash2Network:
     """Load the network of a DFlash2 folder.
 
     Raises:
-        CheckpointError: see the module.
+        CheckpointError: see the module; or the folder holds another kind of drafter.
     """
-    config = read_config(folder)
-    with torch.device("meta"):
-        network = DFlash2Network(config)
-    network = network.to_empty(device=device).to(dtype)
-    fill(network, folder)
-    return network.eval().requires_grad_(requires_grad=False)
+    config, files = read_drafter(folder)
+    network = load_network(config, files, dtype, device)
+    if not isinstance(network, DFlash2Network):
+        raise CheckpointError(
+            f"holds a drafter of kind '{config.kind}'", where=str(folder),
+            fix="give a DFlash2 checkpoint",
+        )  # fmt: skip
+    return network
 
 
-def fill(network: nn.Module, folder: Path) -> None:
-    """Copy every tensor of `folder` into `network`; names may carry the prefix `model.`."""
+def fill(network: nn.Module, files: Mapping[str, Path], config: AnyConfig) -> None:
+    """Copy every tensor into `network`, under its canonical name."""
     wanted = dict(network.state_dict())
-    for name, tensor, path in _tensors(folder):
-        target = wanted.pop(name.removeprefix("model."), None)
+    reachable: torch.Tensor | None = None
+    where = str(next(iter(files.values())).parent)
+    for own, path in files.items():
+        name, tensor = canonical_name(own), _read(path, own)
+        if name in ("d2t", "t2d") and (config.draft_vocab_size is None or name == "t2d"):
+            reachable = _map(name, tensor, config, path)
+            continue
+        target = wanted.pop(name, None)
         if target is None:
             raise CheckpointError(
-                f"tensor '{name}' is not part of this drafter", where=str(path),
-                fix="check that config.json belongs to these weights",
-            )  # fmt: skip
-        if tensor.shape != target.shape:
-            raise CheckpointError(
-                f"tensor '{name}' has shape {tuple(tensor.shape)}, not {tuple(target.shape)}",
-                where=str(path),
-                fix="check that config.json belongs to these weights",
+                f"tensor '{own}' is not part of this drafter", where=str(path), fix=_OTHER
             )
-        if not torch.isfinite(tensor).all():
-            raise CheckpointError(
-                f"tensor '{name}' holds non-finite numbers", where=str(path),
-                fix="download the checkpoint again, or train with a lower rate",
-            )  # fmt: skip
+        _check(own, tensor, target, path)
         with torch.no_grad():
             target.copy_(tensor)
     if wanted:
         raise CheckpointError(
-            f"tensor '{min(wanted)}' is missing ({len(wanted)} in all)", where=str(folder),
-            fix="download every shard of the checkpoint",
+            f"tensor '{min(wanted)}' is missing ({len(wanted)} in all)", where=where,
+            fix="download every shard of the checkpoint, and check that config.json is its own",
+        )  # fmt: skip
+    if config.draft_vocab_size is not None:
+        offsets = network.get_buffer("d2t")
+        check_map(offsets, reachable, config.vocab_size, where)
+
+
+def _map(name: str, tensor: torch.Tensor, config: AnyConfig, path: Path) -> torch.Tensor:
+    """A tensor of the token map that the network does not hold: the mask, or a map of nothing."""
+    if config.draft_vocab_size is None:
+        identity = bool(tensor.bool().all()) if name == "t2d" else not bool(tensor.any())
+        if not identity:
+            raise CheckpointError(
+                f"tensor '{name}' maps tokens, and config.json names no draft_vocab_size",
+                where=str(path),
+                fix=_OTHER,
+            )
+    return tensor
+
+
+def _check(name: str, tensor: torch.Tensor, target: torch.Tensor, path: Path) -> None:
+    if tensor.shape != target.shape:
+        raise CheckpointError(
+            f"tensor '{name}' has shape {tuple(tensor.shape)}, not {tuple(target.shape)}",
+            where=str(path),
+            fix=_OTHER,
+        )
+    if tensor.is_floating_point() != target.is_floating_point():
+        raise CheckpointError(
+            f"tensor '{name}' has dtype {tensor.dtype}", where=str(path), fix=_OTHER
+        )
+    if not torch.isfinite(tensor).all():
+        raise CheckpointError(
+            f"tensor '{name}' holds non-finite numbers", where=str(path),
+            fix="download the checkpoint again, or train with a lower rate",
         )  # fmt: skip
 
 
-def _tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor, Path]]:
-    for path in _files(folder):
-        try:
-            with safe_open(path, framework="pt") as handle:
-                for name in handle.keys():  # noqa: SIM118 (not a mapping)
-                    yield name, handle.get_tensor(name), path
-        except (OSError, SafetensorError) as error:
-            raise CheckpointError(
-                f"cannot be read ({error})", where=str(path), fix="download the file again"
-            ) from error
-
-
-def _files(folder: Path) -> list[Path]:
-    index = folder / INDEX
-    if not index.exists():
-        return [folder / "model.safetensors"]
+def _read(path: Path, name: str) -> torch.Tensor:
     try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        with safe_open(path, framework="pt") as handle:
+            return handle.get_tensor(name)
+    except (OSError, SafetensorError) as error:
         raise CheckpointError(
-            f"is not a weight index ({error!r})", where=str(index), fix="download it again"
+            f"cannot be read ({error})", where=str(path), fix="download the file again"
         ) from error
-    return [folder / name for name in sorted(names)]
 
 
-def write_network(
-    network: DFlash2Network, config: DFlash2Config, folder: Path, *, shard_bytes: int
-) -> None:
+def write_network(network: nn.Module, config: AnyConfig, folder: Path, *, shard_bytes: int) -> None:
     """Write config, bfloat16 shards of at most `shard_bytes` each, and their index.
 
     Raises:
@@ -99,7 +168,9 @@ def write_network(
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
-        name: tensor.detach().to("cpu", torch.bfloat16).contiguous()
+        name: tensor.detach()
+        .to("cpu", torch.bfloat16 if tensor.is_floating_point() else None)
+        .contiguous()
         for name, tensor in network.state_dict().items()
     }
     shards = _pack(tensors, shard_bytes)

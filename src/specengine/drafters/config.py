@@ -37,9 +37,7 @@ def read_config(folder: Path, names: Collection[str] = ()) -> AnyConfig:
     return parse_config(read_json(path), str(path), names)
 
 
-def parse_config(
-    table: dict[str, Any], where: str, names: Collection[str] = ()
-) -> AnyConfig:
+def parse_config(table: dict[str, Any], where: str, names: Collection[str] = ()) -> AnyConfig:
     """Turn a published configuration into the checked record of its kind.
 
     Args:
@@ -219,14 +217,11 @@ def _shared_rules(config: DraftConfig) -> dict[str, bool]:
         == 0,
         "draft_vocab_size must lie in 1..vocab_size": config.draft_vocab_size is None
         or 1 <= config.draft_vocab_size <= config.vocab_size,
-        "draft_vocab_size needs a head of the drafter's own": config.draft_vocab_size is None
-        or config.own_head,
     }
 
 
 def _block_rules(config: BlockConfig) -> dict[str, bool]:
     smallest = 1 if config.slots == "shifted" else 2
     return {
-        "target_layer_ids must not be empty": bool(config.target_layer_ids),
         f"block_size must be at least {smallest}": config.block_size >= smallest,
     }

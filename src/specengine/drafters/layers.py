@@ -1,4 +1,4 @@
-"""Layers of a DFlash2 drafter: norm, rotary positions, dynamic convolution, attention, MLP.
+"""Layers of a block drafter: norm, rotary positions, attention, MLP, dynamic convolution.
 
 Tensors of block rows have shape [S, A, B, d]: S sequences, A blocks per sequence (1 when drafting),
 B rows per block with the anchor in row 0. Context keys and values are shared by the blocks of a
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from specengine.drafters.config import DFlash2Config
+from specengine.drafters.records import BlockConfig, DFlash2Config
 
 
 class RMSNorm(nn.Module):
@@ -83,15 +83,16 @@ class GroupedDynamicConv(nn.Module):
 class BlockAttention(nn.Module):
     """Attention of block rows over [context; own block], with normed queries and keys."""
 
-    def __init__(self, config: DFlash2Config, layer: int) -> None:
+    def __init__(self, config: BlockConfig, layer: int) -> None:
         super().__init__()
         hidden, self.head_dim = config.hidden_size, config.head_dim
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.causal = config.is_causal[layer]
-        self.q_proj = nn.Linear(hidden, self.heads * self.head_dim, bias=False)
-        self.k_proj = nn.Linear(hidden, self.kv_heads * self.head_dim, bias=False)
-        self.v_proj = nn.Linear(hidden, self.kv_heads * self.head_dim, bias=False)
-        self.o_proj = nn.Linear(self.heads * self.head_dim, hidden, bias=False)
+        bias = config.attention_bias
+        self.q_proj = nn.Linear(hidden, self.heads * self.head_dim, bias=bias)
+        self.k_proj = nn.Linear(hidden, self.kv_heads * self.head_dim, bias=bias)
+        self.v_proj = nn.Linear(hidden, self.kv_heads * self.head_dim, bias=bias)
+        self.o_proj = nn.Linear(self.heads * self.head_dim, hidden, bias=bias)
         self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
         self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps)
 
@@ -159,19 +160,37 @@ class GatedMLP(nn.Module):
         return self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
-class DraftLayer(nn.Module):
-    """Norm, filter, sublayer, filter, residual: once for attention, once for the MLP."""
+class BlockLayer(nn.Module):
+    """Norm, sublayer, residual: once for attention, once for the MLP."""
 
-    def __init__(self, config: DFlash2Config, layer: int) -> None:
+    def __init__(self, config: BlockConfig, layer: int) -> None:
         super().__init__()
         hidden, eps = config.hidden_size, config.rms_norm_eps
-        taps, group = config.conv_kernel_size, config.conv_group_size
         self.input_layernorm = RMSNorm(hidden, eps)
-        self.attention_conv = GroupedDynamicConv(hidden, taps, group)
         self.self_attn = BlockAttention(config, layer)
         self.post_attention_layernorm = RMSNorm(hidden, eps)
-        self.mlp_conv = GroupedDynamicConv(hidden, taps, group)
         self.mlp = GatedMLP(hidden, config.intermediate_size)
+
+    def forward(
+        self,
+        rows: torch.Tensor,
+        tables: tuple[torch.Tensor, torch.Tensor],
+        context: tuple[torch.Tensor, torch.Tensor],
+        visible: torch.Tensor,
+    ) -> torch.Tensor:
+        """Shapes as in `BlockAttention.forward`."""
+        rows = rows + self.self_attn(self.input_layernorm(rows), tables, context, visible)
+        return rows + self.mlp(self.post_attention_layernorm(rows))
+
+
+class FilteredLayer(BlockLayer):
+    """A block layer whose sublayers stand between two filters each (DFlash2)."""
+
+    def __init__(self, config: DFlash2Config, layer: int) -> None:
+        super().__init__(config, layer)
+        hidden, taps, group = config.hidden_size, config.conv_kernel_size, config.conv_group_size
+        self.attention_conv = GroupedDynamicConv(hidden, taps, group)
+        self.mlp_conv = GroupedDynamicConv(hidden, taps, group)
 
     def forward(
         self,

@@ -1,10 +1,17 @@
-"""The DFlash2 network: tensors under their published names, no embedding and no head of its own."""
+"""Networks of the block drafters, with their tensors under the published names.
+
+DFlash is a stack of layers over [anchor, mask, ...] that attend to the target's tapped states.
+DFlash2 adds filters and a selector to it, DSpark a bias from the previous token. All borrow the
+target's embedding and head unless their checkpoint brings its own.
+"""
 
 import torch
 from torch import nn
 
-from specengine.drafters.config import DFlash2Config
-from specengine.drafters.layers import DraftLayer, RMSNorm, rotary_tables
+from specengine.drafters.layers import BlockLayer, FilteredLayer, RMSNorm, rotary_tables
+from specengine.drafters.markov import ConfidenceHead, MarkovHead
+from specengine.drafters.records import BlockConfig, DFlash2Config, DFlashConfig, DSparkConfig
+from specengine.drafters.vocabulary import add_vocabulary
 
 
 class CandidateSelector(nn.Module):
@@ -32,20 +39,22 @@ class CandidateSelector(nn.Module):
         return before @ after.transpose(-1, -2)
 
 
-class DFlash2Network(nn.Module):
-    """Everything that a DFlash2 checkpoint holds."""
+class BlockNetwork(nn.Module):
+    """What DFlash, DFlash2 and DSpark share."""
 
-    def __init__(self, config: DFlash2Config) -> None:
+    layer_kind: type[BlockLayer] = BlockLayer
+
+    def __init__(self, config: BlockConfig) -> None:
         super().__init__()
         self.config = config
         hidden = config.hidden_size
         self.fc = nn.Linear(len(config.target_layer_ids) * hidden, hidden, bias=False)
         self.hidden_norm = RMSNorm(hidden, config.rms_norm_eps)
         self.layers = nn.ModuleList(
-            DraftLayer(config, layer) for layer in range(config.num_hidden_layers)
+            self.layer_kind(config, layer) for layer in range(config.num_hidden_layers)
         )
         self.norm = RMSNorm(hidden, config.rms_norm_eps)
-        self.candidate_selector = CandidateSelector(config.vocab_size, hidden, config.selector_rank)
+        add_vocabulary(self, config)
 
     def context(self, features: torch.Tensor) -> torch.Tensor:
         """Tapped target states [..., n, taps * d] to context rows [..., n, d]."""
@@ -69,13 +78,14 @@ class DFlash2Network(nn.Module):
         """Run the blocks.
 
         Args:
-            embedded: [S, A, B, d], target embeddings of [anchor, mask, ...].
+            embedded: [S, A, B, d], embeddings of [anchor, mask, ...].
             starts: int64 [S, A], position of each anchor; context at or after it is unseen.
             context: per layer keys and values [S, kv_heads, n, D].
             context_positions: int64 [n].
 
         Returns:
-            [S, A, B, d], final-normed; row k predicts the token at start + k.
+            [S, A, B, d], final-normed; row k predicts the token at start + k, or the one after
+            it where slots are shifted.
         """
         width = embedded.shape[2]
         positions = starts[..., None] + torch.arange(width, device=starts.device)
@@ -95,3 +105,33 @@ class DFlash2Network(nn.Module):
         unary = logits.float() * self.config.output_multiplier
         cap = self.config.final_logit_softcapping
         return unary if cap is None else cap * torch.tanh(unary / cap)
+
+
+class DFlashNetwork(BlockNetwork):
+    """Everything that a DFlash checkpoint holds."""
+
+    config: DFlashConfig
+
+
+class DFlash2Network(BlockNetwork):
+    """Everything that a DFlash2 checkpoint holds."""
+
+    config: DFlash2Config
+    layer_kind = FilteredLayer
+
+    def __init__(self, config: DFlash2Config) -> None:
+        super().__init__(config)
+        self.candidate_selector = CandidateSelector(
+            config.vocab_size, config.hidden_size, config.selector_rank
+        )
+
+
+class DSparkNetwork(BlockNetwork):
+    """Everything that a DSpark checkpoint holds."""
+
+    config: DSparkConfig
+
+    def __init__(self, config: DSparkConfig) -> None:
+        super().__init__(config)
+        self.markov_head = MarkovHead(config)
+        self.confidence_head = ConfidenceHead(config) if config.enable_confidence_head else None

@@ -62,7 +62,9 @@ class DraftConfig:
             "layer_types": list(self.layer_types),
             "tie_word_embeddings": self.tied_head,
             **{name: getattr(self, name) for name in names},
-            **({} if self.draft_vocab_size is None else {"draft_vocab_size": self.draft_vocab_size}),
+            **(
+                {} if self.draft_vocab_size is None else {"draft_vocab_size": self.draft_vocab_size}
+            ),
         }
 
 

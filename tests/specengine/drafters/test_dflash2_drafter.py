@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specengine.drafters.dflash2 import DFlash2Drafter, top_candidates
+from specengine.drafters.candidates import top_candidates
+from specengine.drafters.dflash2 import DFlash2Drafter
 from specengine.errors import NumericError, RequestError
 
 _spec = importlib.util.spec_from_file_location(
@@ -28,7 +29,7 @@ def _features(config, rows, seed=1):
 def _draft(network, target, features, positions=4, anchor=7):
     drafter = DFlash2Drafter(network, target)
     state = drafter.new_state(len(features) + 1)
-    drafter.extend(state, features, TOKENS[: len(features)])
+    drafter.extend(state, features, np.zeros(len(features), dtype=np.int64))
     return drafter.draft(state, anchor, positions).check()
 
 
@@ -90,7 +91,7 @@ def test_context_grown_in_pieces_equals_context_at_once(make_config, make_networ
         values.fill_(float("nan"))
     done = 0
     for length in lengths:
-        drafter.extend(state, features[done : done + length])
+        drafter.extend(state, features[done : done + length], np.zeros(length, dtype=np.int64))
         done += length
         drafter.draft(state, 5, 3)
     assert state.length == len(features)
@@ -160,7 +161,7 @@ def test_context_beyond_its_capacity_is_refused(make_config, make_network, targe
     drafter = DFlash2Drafter(make_network(config), target)
     state = drafter.new_state(3)
     with pytest.raises(RequestError, match="needs 4 positions of 3"):
-        drafter.extend(state, _features(config, 4))
+        drafter.extend(state, _features(config, 4), np.zeros(4, dtype=np.int64))
 
 
 def test_parameter_bytes_leave_the_codebooks_out(make_config, make_network, target):

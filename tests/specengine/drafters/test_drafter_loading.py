@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -26,7 +27,10 @@ def folder(tmp_path, make_config, make_network):
 def _change(folder, change):
     tensors = load_file(folder / ONE)
     change(tensors)
-    save_file(tensors, folder / ONE)
+    # One file without an index, which would find a missing tensor by itself.
+    (folder / INDEX).unlink()
+    (folder / ONE).unlink()
+    save_file(tensors, folder / "model.safetensors")
 
 
 def _configure(folder, **changes):
@@ -127,7 +131,7 @@ def test_wrong_tensors_are_named(folder, target, change, message):
 def test_a_truncated_file_is_refused(folder, target):
     data = (folder / ONE).read_bytes()
     (folder / ONE).write_bytes(data[: len(data) // 2])
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(CheckpointError, match="truncated"):
         load_drafter("dflash2", folder, target)
 
 
@@ -136,7 +140,7 @@ def test_a_missing_shard_or_a_broken_index_is_refused(folder, target):
     with pytest.raises(CheckpointError, match=ONE):
         load_drafter("dflash2", folder, target)
     (folder / INDEX).write_text("[]")
-    with pytest.raises(CheckpointError, match="not a weight index"):
+    with pytest.raises(CheckpointError, match="not a JSON object"):
         load_drafter("dflash2", folder, target)
 
 
@@ -146,7 +150,7 @@ def test_a_missing_shard_or_a_broken_index_is_refused(folder, target):
         ("hidden_size", 32, "hidden_size is 32, the target's is 64"),
         ("vocab_size", 60, "vocab_size is 60, the target's is 61"),
         ("num_target_layers", 7, "num_target_layers is 7, the target's is 6"),
-        ("dflash_config", None, "no dflash_config"),
+        ("dflash_config", None, "lacks the field"),
         ("rms_norm_eps", "small", "wrong type"),
         ("num_target_layers", 4, "below the last target layer"),
         ("rope_scaling", {"factor": 2.0}, "scaled rotary"),
@@ -184,8 +188,8 @@ def test_missing_fields_and_unreadable_configs_are_refused(folder, target):
 
 
 def test_unknown_kinds_are_refused_with_the_nearest(folder, target):
-    with pytest.raises(OptionError, match="did you mean 'dflash2'"):
-        load_drafter("dflash", folder, target)
+    with pytest.raises(OptionError, match="did you mean 'dflash'"):
+        load_drafter("dflash3", folder, target)
 
 
 def test_prepacked_linears_draft_the_same(folder, target):
@@ -195,7 +199,7 @@ def test_prepacked_linears_draft_the_same(folder, target):
     lattices = []
     for drafter in (plain, packed):
         state = drafter.new_state(8)
-        drafter.extend(state, features, TOKENS[: len(features)])
+        drafter.extend(state, features, np.zeros(5, dtype=np.int64))
         lattices.append(drafter.draft(state, 4, 5))
     assert lattices[0].ids.tolist() == lattices[1].ids.tolist()
     assert abs(lattices[0].edge - lattices[1].edge).max() < 1e-4

@@ -1,0 +1,186 @@
+"""Block drafters as the engine drives them: context cache, and one forward per draft.
+
+In place, row 0 of a block is the anchor and predicts nothing, so p tokens take p + 1 rows; shifted,
+the anchor's row predicts the first token, and p tokens take p rows. Weights do not depend on the
+number of rows, so any number of positions may be drafted; acceptance beyond the trained block is
+the caller's to measure.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from specengine.drafters.network import BlockNetwork
+from specengine.drafters.records import BlockConfig
+from specengine.drafters.vocabulary import DraftTarget, DraftVocabulary
+from specengine.errors import NumericError, RequestError
+from specengine.lattice import Lattice
+from specengine.models.linear import PrepackedLinear
+
+
+class ContextCache:
+    """Rotated keys and values of committed context rows, allocated once.
+
+    Only rows below `length` are ever read, so the memory behind them may hold anything.
+    """
+
+    def __init__(
+        self, config: BlockConfig, capacity: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        shape = (1, config.num_key_value_heads, capacity, config.head_dim)
+        self.layers = [
+            (
+                torch.empty(shape, dtype=dtype, device=device),
+                torch.empty(shape, dtype=dtype, device=device),
+            )
+            for _ in range(config.num_hidden_layers)
+        ]
+        self.capacity = capacity
+        self.length = 0
+
+
+class BlockDrafter:
+    """What the block drafters share; a kind adds `draft`."""
+
+    kind: str
+
+    def __init__(self, network: BlockNetwork, target: DraftTarget) -> None:
+        self.network = network
+        self.target = target
+        self.config = network.config
+        self.taps = network.config.target_layer_ids
+        self.trained_positions = network.config.trained_positions
+        self.vocabulary = DraftVocabulary(network, target, network.config)
+        weight = network.hidden_norm.weight
+        self.dtype, self.device = weight.dtype, weight.device
+
+    def new_state(self, capacity: int) -> ContextCache:
+        """Allocate a state for at most `capacity` context positions."""
+        return ContextCache(self.config, capacity, self.dtype, self.device)
+
+    @torch.inference_mode()
+    def extend(
+        self, state: ContextCache, features: torch.Tensor, tokens: NDArray[np.int64]
+    ) -> None:
+        """Append committed positions; see `Drafter.extend`.
+
+        Raises:
+            RequestError: more positions than the state was allocated for.
+        """
+        start, end = state.length, state.length + features.shape[0]
+        require_room(end, state.capacity)
+        if end == start:
+            return
+        rows = self.network.context(features.to(self.dtype))[None]
+        positions = torch.arange(start, end, device=self.device)
+        fresh = self.network.context_keys_values(rows, positions)
+        for (keys, values), (new_keys, new_values) in zip(state.layers, fresh, strict=True):
+            keys[:, :, start:end] = new_keys
+            values[:, :, start:end] = new_values
+        state.length = end
+
+    def draft(self, state: ContextCache, anchor: int, positions: int) -> Lattice:
+        """See `Drafter.draft`."""
+        hidden = self.predicting_rows(state, anchor, positions)
+        return self.lattice(hidden, anchor)
+
+    def lattice(self, hidden: torch.Tensor, anchor: int) -> Lattice:
+        """The kind's own part: candidates and edges from rows [D, d]."""
+        raise TypeError(f"{type(self).__name__} proposes no lattice")
+
+    @torch.inference_mode()
+    def predicting_rows(self, state: ContextCache, anchor: int, positions: int) -> torch.Tensor:
+        """One forward over a block; [positions, d], row t predicts the token t + 1 after `anchor`.
+
+        Raises:
+            RequestError: no position is asked for.
+        """
+        require_positions(positions)
+        skipped = 0 if self.config.slots == "shifted" else 1
+        tokens = torch.full((positions + skipped,), self.config.mask_token_id, device=self.device)
+        tokens[0] = anchor
+        embedded = self.vocabulary.embed(tokens).to(self.dtype)[None, None]
+        # Context further back than every layer's window can reach is not worth reading.
+        first = self._first_visible(state.length)
+        hidden = self.network(
+            embedded,
+            torch.tensor([[state.length]], device=self.device),
+            [
+                (keys[:, :, first : state.length], values[:, :, first : state.length])
+                for keys, values in state.layers
+            ],
+            torch.arange(first, state.length, device=self.device),
+        )
+        return hidden[0, 0, skipped:]
+
+    @torch.inference_mode()
+    def unary(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Scores float32 [D, size] over draft ids."""
+        return self.network.transform(self.vocabulary.head(hidden))
+
+    def parameter_bytes(self) -> int:
+        """Bytes of weights that one call reads; tables of which it reads a few rows count as none.
+
+        A head of the drafter's own is counted, the target's is not.
+        """
+        total = sum(parameter.nbytes for parameter in self.network.parameters())
+        packed = (m for m in self.network.modules() if isinstance(m, PrepackedLinear))
+        unread = self.vocabulary.unread_bytes() + self.looked_up_bytes()
+        return total - unread + sum(module.weight_bytes() for module in packed)
+
+    def looked_up_bytes(self) -> int:
+        """Bytes of the kind's own tables of which a call reads a few rows."""
+        return 0
+
+    def _first_visible(self, length: int) -> int:
+        windows = [self.config.window(layer) for layer in range(self.config.num_hidden_layers)]
+        if any(window is None for window in windows):
+            return 0
+        return max(0, length - max(window for window in windows if window is not None) + 1)
+
+
+def require_room(needed: int, capacity: int) -> None:
+    """Refuse context beyond a state's memory.
+
+    Raises:
+        RequestError: `needed` exceeds `capacity`.
+    """
+    if needed > capacity:
+        raise RequestError(
+            f"needs {needed} positions of {capacity}", where="drafter state",
+            fix="allocate the state for prompt and output together",
+        )  # fmt: skip
+
+
+def require_positions(positions: int) -> None:
+    """Refuse a draft of nothing.
+
+    Raises:
+        RequestError: `positions` is below 1.
+    """
+    if positions < 1:
+        raise RequestError(
+            f"is {positions}", where="drafted positions", fix="draft at least one position"
+        )
+
+
+def as_lattice(ids: torch.Tensor, scores: torch.Tensor, kind: str) -> Lattice:
+    """Normalise scores over the candidates.
+
+    Args:
+        ids: int64 [D, K], the target's ids.
+        scores: float32 [D, K, K].
+        kind: names the drafter in errors.
+
+    Raises:
+        NumericError: a score is not finite.
+    """
+    edge = scores.log_softmax(-1)
+    if not bool(torch.isfinite(edge).all()):
+        raise NumericError(
+            "produced non-finite scores", where=f"drafter {kind}",
+            fix="run it in bfloat16 or float32 and check its weights",
+        )  # fmt: skip
+    return Lattice(
+        ids=ids.cpu().numpy().astype(np.int64), edge=edge.cpu().numpy().astype(np.float32)
+    )

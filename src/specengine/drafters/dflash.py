@@ -1,0 +1,31 @@
+"""DFlash: the marginal of each position, whatever stands before it.
+
+A marginal says nothing about the token before, so every parent sees the same row of the lattice.
+"""
+
+import torch
+
+from specengine.drafters.block import BlockDrafter, as_lattice
+from specengine.drafters.candidates import top_candidates
+from specengine.lattice import Lattice
+
+CANDIDATES = 16
+"""Candidates per position, as many as DFlash2's selector looks at."""
+
+
+class DFlashDrafter(BlockDrafter):
+    """A `specengine.drafters.base.Drafter`."""
+
+    kind = "dflash"
+
+    @torch.inference_mode()
+    def lattice(self, hidden: torch.Tensor, anchor: int) -> Lattice:
+        """The most probable tokens of each row; see `Drafter.draft`.
+
+        Raises:
+            NumericError: non-finite logits.
+        """
+        count = min(CANDIDATES, self.vocabulary.size)
+        top, ids = top_candidates(self.unary(hidden), count)
+        scores = top[:, None, :].expand(-1, count, -1)
+        return as_lattice(self.vocabulary.target_ids(ids), scores, self.kind)
