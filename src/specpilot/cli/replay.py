@@ -1,114 +1,194 @@
-"""`specpilot replay LATTICES`: tau over node budgets by exact replay (paper section 6.4)."""
+"""`specpilot replay RECORDINGS...`: tau per tree and node budget by exact replay (paper 6.4)."""
 
-import zipfile
+import difflib
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from specpilot.cli.output import is_terminal, print_json
+from specpilot.cli.output import print_json
 from specpilot.core.errors import SpecPilotError, WorkloadError
 
 if TYPE_CHECKING:
-    from specpilot.engines.base import Recording
+    from specengine.trees import StepCost
+    from specpilot.costmodel.replay_files import RecordingFile
 
-FIELDS = ("tokens", "ids", "edge")
+LARGEST = 256
 
 
 def command(
-    lattices: Annotated[Path, typer.Argument(help="recordings/NAME.npz of a run")],
-    tree: Annotated[Literal["best_first", "chain", "oracle"], typer.Option()] = "best_first",
+    recordings: Annotated[
+        list[Path], typer.Argument(help="recordings/NAME.npz of runs, or answers of /record")
+    ],
+    trees: Annotated[
+        str, typer.Option("--trees", "--tree", help="names, or all that can be replayed")
+    ] = "",
     nodes: Annotated[str, typer.Option(help="node budgets, root included")] = "8,16,32,63",
     positions: Annotated[
         int | None, typer.Option(min=1, help="positions used; all recorded when absent")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="the table as JSON")] = False,
+    step_seconds: Annotated[
+        str, typer.Option(help="measured steps for caddtree: rows=seconds,rows=seconds,...")
+    ] = "",
+    out: Annotated[
+        Path | None, typer.Option(help="folder for replay.json and the figure as SVG and CSV")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="the tables as JSON")] = False,
 ) -> None:
     """Rerun tree selection and verification on recorded lattices."""
     budgets = parse_budgets(nodes)
-    rows = replay_table(read_recordings(lattices), tree, budgets, positions)
+    asked = parse_trees(trees)
+    cost = parse_step_seconds(step_seconds)
+    from specpilot.costmodel.replay_files import read_recordings
+
+    files = [read_recordings(path) for path in recordings]
+    document = replay_document(files, asked, budgets, positions, cost)
+    if out is not None:
+        document["written"] = write_files(out, files, document, max(budgets))
     if as_json:
-        print_json({"tree": tree, "rows": rows})
-        return
-    table = Table(title=f"exact replay, {tree}", title_justify="left")
-    for name in ("nodes", "τ", "95%", "steps"):
-        table.add_column(name, justify="right")
-    for row in rows:
-        interval = f"[{row['low']:.3f}, {row['high']:.3f}]"
-        table.add_row(str(row["nodes"]), f"{row['tau']:.3f}", interval, str(row["steps"]))
-    Console(no_color=not is_terminal(), highlight=False).print(table)
+        print_json(document)
+    else:
+        from specpilot.cli.replay_display import show
+
+        show(document)
 
 
-def replay_table(
-    recordings: "list[Recording]", tree: str, budgets: list[int], positions: int | None
-) -> list[dict[str, Any]]:
-    """tau, its interval and the number of steps, per node budget."""
-    from specpilot.costmodel.replay import (
-        BestFirstReplay,
-        bootstrap_tau,
-        mean_tau,
-        replay_chain,
-        replay_oracle,
-    )
+def replay_document(
+    files: "Sequence[RecordingFile]",
+    asked: Sequence[str],
+    budgets: Sequence[int],
+    positions: int | None,
+    cost: "StepCost | None",
+) -> dict[str, Any]:
+    """Everything that the command says, as one JSON value.
 
-    depth = min(int(item.ids.shape[1]) for item in recordings)
-    depth = depth if positions is None else min(depth, positions)
-    best_first = [BestFirstReplay(item, depth, max(budgets)) for item in recordings]
-    rows = []
-    for budget in budgets:
-        if tree == "best_first":
-            found = [replay.at(budget) for replay in best_first]
-        else:
-            play = replay_chain if tree == "chain" else replay_oracle
-            found = [play(item, min(depth, budget - 1)) for item in recordings]
-        low, high = bootstrap_tau(found)
-        steps = sum(len(item.accepted) for item in found)
-        rows.append(
-            {"nodes": budget, "tau": mean_tau(found), "low": low, "high": high, "steps": steps}
+    Raises:
+        WorkloadError: the recordings cannot answer what is asked.
+    """
+    from specpilot.costmodel.replay_fit import FITTED
+    from specpilot.costmodel.replay_table import TREES, by_group, play, table
+
+    items = [item for file in files for item in file.recordings]
+    groups = [group for file in files for group in file.groups]
+    notes = []
+    depth = _depth([int(item.ids.shape[1]) for item in items], positions)
+    if asked:
+        chosen = [tree for tree in TREES if tree in asked]
+    else:
+        left_out = set() if cost is not None else {"caddtree"}
+        left_out |= set(FITTED) if len(items) < 2 else set()
+        chosen = [tree for tree in TREES if tree not in left_out]
+        if left_out & set(FITTED):
+            notes.append(f"{' and '.join(FITTED)} left out: one request to fit on and replay")
+    fitted = [tree for tree in chosen if tree in FITTED]
+    if fitted:
+        notes.append(
+            f"parameters of {' and '.join(fitted)} are cross-fitted: requests are halved within "
+            "their benchmark, each half is replayed with what was fitted on the other"
         )
-    return rows
+    played = play(items, groups, chosen, budgets, depth, cost)
+    by_benchmark = by_group(groups)
+    return {
+        "files": [
+            {"path": str(file.path), "sha256": file.sha256, "requests": len(file.recordings)}
+            for file in files
+        ],
+        "positions": depth,
+        "trees": chosen,
+        "notes": notes,
+        "rows": [asdict(row) for row in table(played, range(len(items)))],
+        "benchmarks": {
+            name: [asdict(row) for row in table(played, indices)]
+            for name, indices in by_benchmark.items()
+        },
+    }
+
+
+def write_files(
+    out: Path, files: "Sequence[RecordingFile]", document: dict[str, Any], max_nodes: int
+) -> list[str]:
+    """Write the document and the paper's Figure 10 of these recordings; their paths."""
+    import json
+
+    from specpilot.costmodel.replay_figure import curves, figure_csv, figure_svg
+
+    items = [item for file in files for item in file.recordings]
+    found = curves(items, document["positions"], max_nodes)
+    hashes = ", ".join(file.sha256[:12] for file in files)
+    title = f"Tokens per step τ in exact replay of {len(items)} requests ({hashes})"
+    texts = {
+        "replay.json": json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n",
+        "tau_over_nodes.svg": figure_svg(found, title) + "\n",
+        "tau_over_nodes.csv": figure_csv(found),
+    }
+    out.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (out / name).write_text(text, encoding="utf-8")
+    return [str(out / name) for name in texts]
 
 
 def parse_budgets(text: str) -> list[int]:
-    """Node budgets from a list such as `8,16,32`.
+    """Node budgets from a list such as `8,16,32`, ascending.
 
     Raises:
         SpecPilotError: not whole numbers from 2 to 256.
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    budgets = [int(part) for part in parts if part.isdigit()]
-    if len(budgets) != len(parts) or not budgets or not 2 <= min(budgets) <= max(budgets) <= 256:
+    budgets = sorted({int(part) for part in parts if part.isdecimal()})
+    wrong = [part for part in parts if not part.isdecimal()]
+    if wrong or not budgets or not 2 <= budgets[0] <= budgets[-1] <= LARGEST:
         raise SpecPilotError(
             f"'{text}' is not a list of budgets", where="--nodes", fix="write 8,16,32 (2 to 256)"
         )
     return budgets
 
 
-def read_recordings(path: Path) -> "list[Recording]":
-    """The recordings that a run's phase 0 stored in one file.
+def parse_trees(text: str) -> list[str]:
+    """Names of trees from a list such as `chain,best_first`; none asked for means all.
 
     Raises:
-        WorkloadError: unreadable, or not such a file.
+        SpecPilotError: an unknown name.
     """
-    import numpy as np
+    from specpilot.costmodel.replay_table import TREES
 
-    from specpilot.costmodel.replay import check_recording
-    from specpilot.engines.base import Recording
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    for name in names:
+        if name not in TREES:
+            close = difflib.get_close_matches(name, TREES, n=1)
+            fix = f"did you mean '{close[0]}'?" if close else f"known trees: {', '.join(TREES)}"
+            raise SpecPilotError(f"unknown tree '{name}'", where="--trees", fix=fix)
+    return names
+
+
+def parse_step_seconds(text: str) -> "StepCost | None":
+    """Cost of a step over its rows, fitted to a list such as `8=0.021,32=0.024`.
+
+    Raises:
+        SpecPilotError: not such a list, or times that fit no cost.
+    """
+    if not text.strip():
+        return None
+    from specengine.errors import OptionError
+    from specengine.trees.step_cost import fit_step_cost
 
     try:
-        with np.load(path, allow_pickle=False) as data:
-            names = sorted({name.partition(".")[0] for name in data.files}, key=int)
-            found = [
-                Recording(name, *(data[f"{name}.{field}"] for field in FIELDS)) for name in names
-            ]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise WorkloadError(
-            f"is not a file of recordings ({error})",
-            where=str(path),
-            fix="give recordings/NAME.npz of a run folder",
+        pairs = [part.split("=") for part in text.split(",") if part.strip()]
+        return fit_step_cost({int(rows): float(seconds) for rows, seconds in pairs})
+    except (ValueError, OptionError) as error:
+        raise SpecPilotError(
+            f"'{text}' are not times of steps",
+            where="--step-seconds",
+            fix="write 8=0.021,16=0.022: two or more numbers of rows, each with its seconds",
         ) from error
-    if not found:
-        raise WorkloadError("holds no recording", where=str(path), fix="record requests first")
-    return [check_recording(item) for item in found]
+
+
+def _depth(recorded: Sequence[int], positions: int | None) -> int:
+    if positions is not None and positions > min(recorded):
+        raise WorkloadError(
+            f"hold {min(recorded)} positions, asked are {positions}",
+            where="the recordings",
+            fix="ask for fewer with --positions, or record deeper",
+        )
+    return min(recorded) if positions is None else positions

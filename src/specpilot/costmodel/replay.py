@@ -173,21 +173,6 @@ def mean_tau(replays: Sequence[Replayed]) -> float:
     return sum(item.emitted for item in replays) / steps if steps else 0.0
 
 
-def bootstrap_tau(
-    replays: Sequence[Replayed], *, seed: int = 0, draws: int = 2000
-) -> tuple[float, float]:
-    """95% percentile interval of the mean tau, requests resampled with replacement."""
-    if not replays:
-        return 0.0, 0.0
-    rng = np.random.default_rng(seed)
-    emitted = np.array([item.emitted for item in replays], dtype=np.float64)
-    steps = np.array([max(len(item.accepted), 1) for item in replays], dtype=np.float64)
-    picks = rng.integers(0, len(replays), size=(draws, len(replays)))
-    taus = emitted[picks].sum(axis=1) / steps[picks].sum(axis=1)
-    low, high = np.percentile(taus, [2.5, 97.5])
-    return float(low), float(high)
-
-
 def walk(recording: Recording, step: Step) -> Replayed:
     """Step after step over the recorded output, as the live engine goes."""
     last = len(recording.tokens) - 1

@@ -9,9 +9,7 @@ from specengine.verify.acceptance import accept_greedy
 from specpilot.core.errors import WorkloadError
 from specpilot.costmodel.replay import (
     BestFirstReplay,
-    bootstrap_tau,
     check_recording,
-    mean_tau,
     replay_chain,
     replay_oracle,
 )
@@ -69,12 +67,6 @@ def test_no_tree_beats_the_oracle_and_one_row_accepts_nothing(seed: int) -> None
     assert replay.at(1).tau == 1.0
     assert replay_chain(item, 5).tau <= oracle
     assert replay.at(64).tau <= oracle
-
-
-def test_bootstrap_covers_the_mean() -> None:
-    replays = [replay_chain(recording(seed), 5) for seed in range(12)]
-    low, high = bootstrap_tau(replays)
-    assert low < mean_tau(replays) < high
 
 
 def test_damaged_recordings_are_refused() -> None:

@@ -1,0 +1,71 @@
+"""Tables of replays: against plain sums, and fitted trees never on what they were fitted on."""
+
+import numpy as np
+import pytest
+
+from specpilot.costmodel.replay import BestFirstReplay, replay_chain
+from specpilot.costmodel.replay_fit import fitted_builders, halves
+from specpilot.costmodel.replay_table import by_group, play, table
+from specpilot.engines.base import Recording
+
+
+def drawn(seed: int, tokens: int = 60, positions: int = 5, candidates: int = 4) -> Recording:
+    rng = np.random.default_rng(seed)
+    output = rng.integers(0, 6, tokens)
+    ids = np.array(
+        [[rng.permutation(6)[:candidates] for _ in range(positions)] for _ in range(tokens)]
+    )
+    scores = rng.standard_normal((tokens, positions, candidates, candidates)) * 2
+    scores[:, 0] = scores[:, 0, :1]
+    edge = scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
+    return Recording(f"r/{seed}", output.astype(np.int64), ids, edge.astype(np.float32))
+
+
+def test_rows_pool_the_steps_of_the_chosen_requests() -> None:
+    items = [drawn(seed) for seed in range(5)]
+    played = play(items, ["a"] * 5, ["chain", "best_first"], [4, 6], 5)
+    rows = {(row.tree, row.nodes): row for row in table(played, [1, 3, 4])}
+    chosen = [items[1], items[3], items[4]]
+    trees = [BestFirstReplay(item, 5, 6) for item in chosen]
+    chains = [replay_chain(item, 3) for item in chosen]
+    steps = sum(len(item.accepted) for item in chains)
+    assert rows["chain", 4].tau == sum(item.emitted for item in chains) / steps
+    assert rows["chain", 4].rows_per_step == 4
+    assert (rows["chain", 4].steps, rows["chain", 4].requests) == (steps, 3)
+    taus = {nodes: 3 * 59 / sum(len(tree.at(nodes).accepted) for tree in trees) for nodes in (4, 6)}
+    assert rows["best_first", 6].tau == pytest.approx(taus[6])
+    assert rows["best_first", 6].value_per_node == pytest.approx((taus[6] - taus[4]) / 2)
+    assert rows["chain", 4].over_reference == pytest.approx(rows["chain", 4].tau - taus[4])
+    assert rows["best_first", 4].over_interval == (0.0, 0.0)
+    assert rows["best_first", 4].value_per_node is None
+
+
+def test_intervals_cover_the_mean_and_shrink_with_requests() -> None:
+    items = [drawn(seed) for seed in range(24)]
+    played = play(items, ["a"] * 24, ["best_first"], [8], 5)
+    widths = []
+    for count in (6, 24):
+        (row,) = table(played, range(count))
+        assert row.interval is not None
+        assert row.interval[0] < row.tau < row.interval[1]
+        widths.append(row.interval[1] - row.interval[0])
+    assert widths[1] < widths[0]
+    (alone,) = table(played, [3])
+    assert alone.interval is None
+
+
+def test_halves_alternate_within_a_benchmark() -> None:
+    assert halves(["a", "b", "a", "b", "a"]) == [0, 0, 1, 1, 0]
+    assert halves(["a", "b", "c", "d"]) == [0, 1, 0, 1]
+    assert by_group(["a", "b", "a"]) == {"a": [0, 2], "b": [1]}
+
+
+def test_no_request_judges_its_own_parameters() -> None:
+    items = [drawn(seed) for seed in range(4)]
+    groups = ["a", "a", "b", "b"]
+    before = fitted_builders(items, groups, 5)["sequoia"]
+    for changed, half in enumerate(halves(groups)):
+        others = [*items[:changed], drawn(99), *items[changed + 1 :]]
+        after = fitted_builders(others, groups, 5)["sequoia"]
+        for index, side in enumerate(halves(groups)):
+            assert (after[index] == before[index]) == (side == half)
