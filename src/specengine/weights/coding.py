@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from specengine.weights.layout import BLOCK, TILE
-from specengine.weights.native import in_order, less_by_row
+from specengine.weights.native import less_by_row
 from specengine.weights.window import Windows
 
 SIGN = -(1 << 15)
@@ -62,10 +62,7 @@ def code(bits: torch.Tensor, windows: Windows, lowest: int) -> tuple[torch.Tenso
     width = bits.shape[1]
     base = base_of(windows.tops).masked_fill_(windows.tops == 0, -lowest)
     lanes = less_by_row(bits, base)
-    low = bits.view(-1)[windows.low].bitwise_and_(0x7FFF)
-    escaped = windows.low[low < base[windows.low // width]]
-    if windows.high.numel():
-        escaped = in_order(torch.cat((escaped, windows.high)))
+    escaped = windows.outside
     channel = escaped // width
     lanes.view(-1)[escaped] = substitutes(bits.view(-1)[escaped], base[channel], lowest)
     return lanes, Escaped(channel, escaped % width)

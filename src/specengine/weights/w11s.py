@@ -55,7 +55,7 @@ class W11s:
         """Pack int16 [C, K], BF16 patterns of channels that begin with a tile."""
         windows = choose_windows(bits, listed_bits=8)
         lanes, escaped = code(bits, windows, lowest=UPPER)
-        listed = _listed(lanes, windows.low)
+        listed = _listed(windows.lower, bits.shape[1])
         if _overfull(listed):
             listed, spilled = _fit(listed)
             escaped = _spill(lanes, escaped, spilled)
@@ -93,19 +93,17 @@ def listed_counts(packed: Packed) -> torch.Tensor:
     return packed.records[start[:, None] + span]
 
 
-def _listed(lanes: torch.Tensor, low: torch.Tensor) -> torch.Tensor:
-    """Sorted int64 positions, 8192 * record + position, of lanes whose top bit is 0.
+def _listed(lower: torch.Tensor, width: int) -> torch.Tensor:
+    """Sorted int64 positions, 8192 * record + position, of weights whose top bit is 0.
 
     Args:
-        low: places of these lanes and of some substitutes.
+        lower: their places in the flattened matrix of `width` inputs.
     """
-    width = lanes.shape[1]
-    low = low[lanes.view(-1)[low].bitwise_and_(UPPER) == 0]
-    channel = low // width
-    column = low - channel * width
+    channel = lower // width
+    column = lower - channel * width
     record = (channel >> 7) * -(-width // BLOCK) + (column >> 6)
     place = (channel & TILE - 1) << 6 | column & BLOCK - 1
-    return in_order(record << 13 | positions_by_place().to(low.device)[place])
+    return in_order(record << 13 | positions_by_place().to(lower.device)[place])
 
 
 def _overfull(listed: torch.Tensor) -> bool:

@@ -23,14 +23,14 @@ ESCAPE_BITS = 64
 class Windows:
     """Attributes:
     tops: int16 [C], the windows' top exponent fields E; 0 for channels of zeros.
-    low: int64 [n], sorted places in the flattened matrix of weights below the window; with
-        `listed_bits`, of those below its upper half. None in channels of zeros.
-    high: int64 [n], places of weights above the window.
+    lower: int64 [n], sorted places in the flattened matrix of weights in the lower half of their
+        window, where `listed_bits` are counted; none in channels of zeros.
+    outside: int64 [n], sorted places of weights outside their window.
     """
 
     tops: torch.Tensor
-    low: torch.Tensor
-    high: torch.Tensor
+    lower: torch.Tensor
+    outside: torch.Tensor
 
 
 def choose_windows(bits: torch.Tensor, *, listed_bits: int = 0) -> Windows:
@@ -41,18 +41,25 @@ def choose_windows(bits: torch.Tensor, *, listed_bits: int = 0) -> Windows:
         listed_bits: what a weight in the lower 8 binades of its window costs.
     """
     magnitude = magnitudes(bits)
-    if bits.device.type == "cpu":
-        search = WindowSearch(magnitude.numpy(), LOWEST_TOP, HIGHEST_TOP, ESCAPE_BITS, listed_bits)
-        tops = torch.from_numpy(search.tops)
-        if search.open.size:
-            rows = torch.from_numpy(search.open)
-            tops[rows] = cheapest_of_all(magnitude[rows], listed_bits)
-        return Windows(tops, *map(torch.from_numpy, search.places(search.tops)))
+    if bits.device.type != "cpu":
+        return plain_windows(magnitude, listed_bits)
+    search = WindowSearch(magnitude.numpy(), LOWEST_TOP, HIGHEST_TOP, ESCAPE_BITS, listed_bits)
+    tops = torch.from_numpy(search.tops)
+    if search.open.size:
+        rows = torch.from_numpy(search.open)
+        tops[rows] = cheapest_of_all(magnitude[rows], listed_bits)
+    return Windows(tops, *map(torch.from_numpy, search.places(search.tops)))
+
+
+def plain_windows(magnitude: torch.Tensor, listed_bits: int) -> Windows:
+    """The same from counts of all exponents, in plain torch, on any device."""
     zeros = magnitude.amax(1) == 0
     tops = cheapest_of_all(magnitude, listed_bits).masked_fill_(zeros, 0)
-    low = ((tops - (7 if listed_bits else 15)) << 7).masked_fill_(zeros, 0)
-    high = ((tops + 1) << 7).masked_fill_(zeros, 1)
-    return Windows(tops, _places(magnitude < low[:, None]), _places(magnitude >= high[:, None]))
+    half, base, end = (((tops - depth) << 7)[:, None] for depth in (7, 15, -1))
+    live = ~zeros[:, None]
+    lower = (magnitude >= base) & (magnitude < half) & live
+    outside = ((magnitude < base) | (magnitude >= end)) & live
+    return Windows(tops, _places(lower)[: None if listed_bits else 0], _places(outside))
 
 
 def _places(flags: torch.Tensor) -> torch.Tensor:

