@@ -1,21 +1,34 @@
-"""Time to build one draft tree, on one core.
+"""Time to build one draft tree, on one core, for every builder.
 
 Lattices are random log-softmax scores of a given spread: 1 is an unsure drafter, 6 a sure one.
+Processor time of this process, so that other work on the machine counts little.
 
     python benchmarks/trees.py [--positions 16] [--candidates 16] [--json]
 """
 
 import argparse
 import time
+from collections.abc import Sequence
 
 import numpy as np
 from facts import write
 
 from specengine.lattice import Lattice
-from specengine.trees import build
+from specengine.trees import (
+    BUILDERS,
+    CaDDTree,
+    Calibrated,
+    Oracle,
+    Sequoia,
+    StepCost,
+    TreeBuilder,
+    build_shared,
+)
 
 BUDGETS = (8, 16, 32, 64)
 SPREADS = (1.0, 3.0, 6.0)
+SHARED = (8, 128)
+"""Requests and rows of the shared budget."""
 
 
 def draw(
@@ -33,14 +46,43 @@ def draw(
     ]
 
 
-def milliseconds(name: str, lattices: list[Lattice], nodes: int, rounds: int) -> list[float]:
+def builders(positions: int, candidates: int) -> dict[str, TreeBuilder]:
+    """Every builder; parameters as a middling drafter would give them."""
+    ranks = 0.6 * 0.5 ** np.arange(candidates)
+    nats = (np.arange(16 * 128) + 0.5) / 128
+    return {
+        **BUILDERS,
+        # Steps of which every row costs next to nothing, so that trees grow to the budget.
+        "caddtree": CaDDTree(StepCost(1.0, ((1.0, 1e-9),))),
+        "sequoia": Sequoia(tuple(tuple(ranks.tolist()) for _ in range(positions))),
+        "calibrated": Calibrated(np.tile(-0.3 - nats, (9, 9, 1))),
+        "oracle": Oracle(range(positions)),
+    }
+
+
+def milliseconds(
+    builder: TreeBuilder, lattices: Sequence[Lattice], nodes: int, rounds: int
+) -> list[float]:
     """Milliseconds per tree, one number per round."""
     times = []
+    builder(lattices[0], 1, nodes)
     for _ in range(rounds):
-        start = time.perf_counter()
+        start = time.process_time()
         for lattice in lattices:
-            build(name, lattice, 1, nodes)
-        times.append(1e3 * (time.perf_counter() - start) / len(lattices))
+            builder(lattice, 1, nodes)
+        times.append(1e3 * (time.process_time() - start) / len(lattices))
+    return times
+
+
+def shared_milliseconds(lattices: Sequence[Lattice], rounds: int) -> list[float]:
+    """Milliseconds per step of a shared budget, one number per round."""
+    requests, rows = SHARED
+    times = []
+    for _ in range(rounds):
+        start = time.process_time()
+        for first in range(0, len(lattices) - requests + 1, requests):
+            build_shared(lattices[first : first + requests], [1] * requests, rows)
+        times.append(1e3 * (time.process_time() - start) / (len(lattices) // requests))
     return times
 
 
@@ -53,29 +95,32 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", action="store_true", help="write benchmarks/results/trees.json")
     arguments = parser.parse_args()
+    positions, candidates = arguments.positions, arguments.candidates
     rows = []
-    print(
-        f"D={arguments.positions} K={arguments.candidates}: milliseconds per tree, median (worst)"
-    )
+    print(f"D={positions} K={candidates}: milliseconds per tree, median (worst round)")
     for spread in SPREADS:
-        lattices = draw(arguments.count, arguments.positions, arguments.candidates, spread)
-        for name in ("chain", "best_first"):
-            budgets = (arguments.positions + 1,) if name == "chain" else BUDGETS
-            for nodes in budgets:
-                times = milliseconds(name, lattices, nodes, arguments.rounds)
-                median, worst = float(np.median(times)), max(times)
-                print(f"  {name:10} N={nodes:3} spread {spread:.0f}   {median:.3f} ({worst:.3f})")
-                rows.append(
-                    {
-                        "tree": name,
-                        "nodes": nodes,
-                        "spread": spread,
-                        "milliseconds": median,
-                        "milliseconds_worst": worst,
-                    }
-                )
+        lattices = draw(arguments.count, positions, candidates, spread)
+        measured = [
+            (name, nodes, milliseconds(builder, lattices, nodes, arguments.rounds))
+            for name, builder in builders(positions, candidates).items()
+            for nodes in ((positions + 1,) if name == "chain" else BUDGETS)
+        ]
+        shared = f"shared by {SHARED[0]}"
+        measured.append((shared, SHARED[1], shared_milliseconds(lattices, arguments.rounds)))
+        for name, nodes, times in measured:
+            median, worst = float(np.median(times)), max(times)
+            print(f"  {name:12} N={nodes:3} spread {spread:.0f}   {median:.3f} ({worst:.3f})")
+            rows.append(
+                {
+                    "tree": name,
+                    "nodes": nodes,
+                    "spread": spread,
+                    "milliseconds": median,
+                    "milliseconds_worst": worst,
+                }
+            )
     if arguments.json:
-        shape = {"positions": arguments.positions, "candidates": arguments.candidates}
+        shape = {"positions": positions, "candidates": candidates}
         write("trees", {**shape, "lattices": arguments.count, "trees": rows})
 
 

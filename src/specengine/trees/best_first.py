@@ -38,8 +38,7 @@ def build_best_first(lattice: Lattice, anchor: int, nodes: int) -> DraftTree:
     """
     require_root(nodes)
     search = BestFirstSearch(lattice.positions, edge_rows(lattice.edge))
-    while len(search) < nodes and search.add():
-        pass
+    search.take(nodes)
     return search.tree(lattice, anchor)
 
 
@@ -54,7 +53,7 @@ def edge_rows(edge: NDArray[np.floating]) -> Row:
 
 
 class BestFirstSearch:
-    """The nodes of one lattice in best-first order by any scores, taken one at a time."""
+    """The nodes of one lattice in best-first order by any scores, taken as they are wanted."""
 
     def __init__(self, positions: int, row: Row) -> None:
         """Start with the root alone.
@@ -76,34 +75,34 @@ class BestFirstSearch:
 
     @property
     def next_score(self) -> float:
-        """Path score of the node that `add` would take; -inf when there is none."""
+        """Path score of the node that would be taken; -inf when there is none."""
         return -self._heap[0][0] if self._heap else -inf
 
     @property
     def next_depth(self) -> int:
-        """Depth of the node that `add` would take; 0 when there is none."""
+        """Depth of the node that would be taken; 0 when there is none."""
         return self._heap[0][1] if self._heap else 0
 
-    def add(self) -> bool:
-        """Take the best node that waits; False when the lattice is exhausted."""
-        if not self._heap:
-            return False
-        cost, depth, ranks, parent, row = heappop(self._heap)
-        by_rank, by_slot = row
-        rank = ranks[-1]
-        slot = by_rank[rank]
-        node = len(self._slots)
-        self._slots.append(slot)
-        self._parents.append(parent)
-        self._depths.append(depth)
-        self._scores.append(-cost)
-        rank += 1
-        if rank < len(by_rank):
-            sibling = self._scores[parent] + min(by_slot[by_rank[rank]], 0.0)
-            heappush(self._heap, (-sibling, depth, (*ranks[:-1], rank), parent, row))
-        if depth < self._positions:
-            self._push_child(node, depth, slot, -cost, ranks)
-        return True
+    def take(self, nodes: int) -> None:
+        """Take the best nodes that wait until there are `nodes`, or none waits."""
+        slots, parents, depths = self._slots, self._parents, self._depths
+        scores, heap, positions = self._scores, self._heap, self._positions
+        while heap and len(slots) < nodes:
+            cost, depth, ranks, parent, row = heappop(heap)
+            by_rank, by_slot = row
+            rank = ranks[-1]
+            slot = by_rank[rank]
+            node = len(slots)
+            slots.append(slot)
+            parents.append(parent)
+            depths.append(depth)
+            scores.append(-cost)
+            rank += 1
+            if rank < len(by_rank):
+                sibling = scores[parent] + min(by_slot[by_rank[rank]], 0.0)
+                heappush(heap, (-sibling, depth, (*ranks[:-1], rank), parent, row))
+            if depth < positions:
+                self._push_child(node, depth, slot, -cost, ranks)
 
     def tree(self, lattice: Lattice, anchor: int) -> DraftTree:
         """The nodes taken so far as a tree, its `logp` by the lattice's own edges."""

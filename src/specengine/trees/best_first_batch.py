@@ -136,8 +136,7 @@ def _replace(
 ) -> None:
     """Build one tree with the heap, whose order decides ties; its scores stay as they are."""
     search = BestFirstSearch(len(ids), edge_rows(edge))
-    while len(search) < batch.tokens.shape[1] and search.add():
-        pass
+    search.take(batch.tokens.shape[1])
     tree = search.tree(Lattice(ids, edge.astype(np.float32)), -1)
     batch.tokens[index, : len(tree)] = tree.tokens
     batch.parent[index, : len(tree)] = tree.parent

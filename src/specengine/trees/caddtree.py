@@ -56,7 +56,7 @@ class CaDDTree:
             cost = self.cost(len(search) + 1)
             if gained * seconds <= tokens * cost:
                 break
-            search.add()
+            search.take(len(search) + 1)
             tokens, seconds = gained, cost
         return search.tree(lattice, anchor)
 

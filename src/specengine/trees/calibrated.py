@@ -58,8 +58,7 @@ class Calibrated:
         """
         require_root(nodes)
         search = BestFirstSearch(lattice.positions, self._row(lattice))
-        while len(search) < nodes and search.add():
-            pass
+        search.take(nodes)
         return search.tree(lattice, anchor)
 
     def scores(self, edge: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -77,14 +76,19 @@ class Calibrated:
     def _row(self, lattice: Lattice) -> Row:
         edge, curves = lattice.edge, self._lists
         deepest, last_rank, last_bin = (size - 1 for size in self.curves.shape)
+        nats = np.minimum(edge, 0.0) * -BINS_PER_NAT
+        place = np.minimum(nats.astype(np.intp), last_bin)
+        # The last curve again for every rank beyond, so that a row can be zipped with its curves.
+        beyond = max(lattice.candidates - last_rank - 1, 0)
+        by_depth = [
+            curves[d] + curves[d][-1:] * beyond for d in range(min(lattice.positions, deepest + 1))
+        ]
 
         def row(position: int, slot: int) -> list[float]:
-            by_rank, own = sorted_row(edge[position, slot].tolist())
-            by_depth = curves[min(position, deepest)]
-            found = [0.0] * len(own)
-            for rank, child in enumerate(by_rank):
-                place = min(int(min(own[child], 0.0) * -BINS_PER_NAT), last_bin)
-                found[child] = by_depth[min(rank, last_rank)][place]
+            by_rank, found = sorted_row(edge[position, slot].tolist())
+            places: list[int] = place[position, slot].tolist()
+            for child, curve in zip(by_rank, by_depth[min(position, deepest)], strict=False):
+                found[child] = curve[places[child]]
             return found
 
         return row

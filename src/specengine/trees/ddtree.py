@@ -29,8 +29,7 @@ class DDTree:
         """
         require_root(nodes)
         search = marginal_search(lattice)
-        while len(search) < nodes and search.add():
-            pass
+        search.take(nodes)
         return search.tree(lattice, anchor)
 
     def scores(self, edge: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -7,8 +7,9 @@ drafter costs, in tokens. A lattice has all levels at once, so deep ones cost no
 threshold 0 the tree is the best-first tree. Order and ties as in `best_first`.
 """
 
+from bisect import insort
 from dataclasses import dataclass
-from math import exp, fsum, isfinite
+from math import exp, isfinite
 
 from specengine.errors import OptionError
 from specengine.lattice import Lattice
@@ -49,29 +50,39 @@ class OptTree:
         require_root(nodes)
         kept: list[Path] = []
         frontier: list[Path] = [(0.0, 0, (), 0)] if nodes > 1 else []
-        expected, position = 0.0, 0
+        position = 0
         while frontier and position < lattice.positions:
-            worst = kept[-1][0] if len(kept) == nodes - 1 else float("inf")
-            kept += _children(lattice, position, frontier, worst)
-            kept.sort()
-            del kept[nodes - 1 :]
-            before, expected = expected, fsum(exp(-path[0]) for path in kept)
+            gain = _enter_level(lattice, position, frontier, kept, nodes - 1)
             position += 1
-            if expected - before < self.threshold:
+            # A gain is never negative, but for the rounding of what left and what entered.
+            if max(gain, 0.0) < self.threshold:
                 break
             frontier = [path for path in kept if path[1] == position]
         return tree_of_paths(lattice, anchor, kept)
 
 
-def _children(lattice: Lattice, position: int, frontier: list[Path], worst: float) -> list[Path]:
-    """Children of the frontier that score better than the last kept path, or as well."""
-    found: list[Path] = []
+def _enter_level(
+    lattice: Lattice, position: int, frontier: list[Path], kept: list[Path], room: int
+) -> float:
+    """Put the frontier's children among the `room` best paths, which stay sorted.
+
+    Returns:
+        The expected tokens that the best paths have won by it.
+    """
+    gain = 0.0
     edge = lattice.edge[position]
     for cost, depth, ranks, slot in frontier:
         by_rank, scores = sorted_row(edge[slot].tolist())
         for rank, child in enumerate(by_rank):
             below = cost - min(scores[child], 0.0)
-            if below > worst:
+            full = len(kept) == room
+            if full and below > kept[-1][0]:
                 break
-            found.append((below, depth + 1, (*ranks, rank), child))
-    return found
+            path = (below, depth + 1, (*ranks, rank), child)
+            if full:
+                if path > kept[-1]:
+                    break
+                gain -= exp(-kept.pop()[0])
+            insort(kept, path)
+            gain += exp(-below)
+    return gain

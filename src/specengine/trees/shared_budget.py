@@ -41,7 +41,7 @@ def build_shared(
         if not waiting or waiting[0][0] == inf:
             break
         search = searches[waiting[0][2]]
-        search.add()
+        search.take(len(search) + 1)
         heapreplace(waiting, (-search.next_score, search.next_depth, waiting[0][2]))
     return [
         search.tree(lattice, anchor)

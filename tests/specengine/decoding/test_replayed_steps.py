@@ -1,0 +1,152 @@
+"""Exact replay takes the live engine's steps: recorded once, played live with every tree."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from specengine.decoding import Engine, EngineOptions, proposal
+from specengine.lattice import Lattice
+from specengine.models import Target
+from specengine.trees import CaDDTree, StepCost, registry
+from specengine.trees.calibration import fit_calibrated, fit_sequoia, outcomes_of
+from specpilot.costmodel.replay_trees import ChainReplay, Replay, TreeReplay, replay_of
+from specpilot.engines.base import Recording
+
+VOCAB, CANDIDATES, POSITIONS = 61, 4, 6
+PROMPT = np.random.default_rng(5).integers(3, VOCAB, 11).tolist()
+TREES = ("chain", "best_first", "ddtree", "eagle2", "opt_tree", "caddtree", "sequoia", "calibrated")
+
+
+@dataclass
+class PlacedState:
+    """How many tokens lie before the anchor."""
+
+    length: int = 0
+
+
+class PlacedDrafter:
+    """Knows the text and drafts it with gaps; the lattice depends on the place alone.
+
+    Recording drafts at every position and a live request only where its steps end, so a drafter
+    with a stream of random numbers would draft differently in the two.
+    """
+
+    kind = "dflash2"
+    taps = (0,)
+    trained_positions = POSITIONS
+
+    def __init__(self, text: list[int]) -> None:
+        self.text = text
+
+    def new_state(self, capacity: int) -> PlacedState:
+        return PlacedState()
+
+    def extend(self, state: PlacedState, features: torch.Tensor, tokens: np.ndarray) -> None:
+        state.length += len(features)
+
+    def draft(self, state: PlacedState, anchor: int, positions: int) -> Lattice:
+        assert self.text[state.length] == anchor
+        draw = np.random.default_rng(state.length)
+        ids = np.stack([draw.permutation(VOCAB)[:CANDIDATES] for _ in range(positions)])
+        scores = draw.normal(size=(positions, CANDIDATES, CANDIDATES))
+        for position in range(positions):
+            place = state.length + 1 + position
+            if place >= len(self.text) or draw.random() > 0.85:
+                continue
+            slot = int(draw.integers(CANDIDATES))
+            ids[position][ids[position] == self.text[place]] = ids[position][slot]
+            ids[position][slot] = self.text[place]
+            scores[position, :, slot] += draw.uniform(0, 3)
+        scores[0] = scores[0, :1]
+        edge = scores - np.log(np.exp(scores).sum(-1, keepdims=True))
+        return Lattice(ids.astype(np.int64), edge.astype(np.float32)).check()
+
+    def parameter_bytes(self) -> int:
+        return 0
+
+
+def live_steps(engine: Engine, limit: int) -> list[int]:
+    """Tokens that each step of a live request emits, the prefill's one left out."""
+    session = engine.start(PROMPT, limit)
+    steps = [len(session.step())]
+    while session.finish_reason is None:
+        steps.append(len(session.step()))
+    return steps[1:]
+
+
+def replayed_steps(replay: Replay, nodes: int) -> list[int]:
+    """The same of a replay: the accepted tokens and the bonus, while there are tokens left."""
+    replayed = replay.at(nodes)
+    steps, left = [], replayed.emitted
+    for accepted in replayed.accepted:
+        steps.append(min(accepted + 1, left))
+        left -= steps[-1]
+    return steps
+
+
+def builder_of(name: str, recording: Recording) -> object:
+    """The builder under test, its parameters fitted where it has some."""
+    outcomes = outcomes_of([recording])
+    return {
+        "caddtree": CaDDTree(StepCost(1.0, ((1.0, 0.02), (6.0, 0.05)))),
+        "sequoia": fit_sequoia(outcomes, POSITIONS),
+        "calibrated": fit_calibrated(outcomes),
+    }.get(name) or registry.BUILDERS[name]
+
+
+@pytest.fixture(scope="module")
+def drafted(make_target: Callable[..., Target]) -> tuple[Target, PlacedDrafter, list[int]]:
+    target = make_target("llama", taps=(0,), stops=())
+    session = Engine(target, None).start(PROMPT, 70)
+    text: list[int] = []
+    while session.finish_reason is None:
+        text += session.step()
+    return target, PlacedDrafter(PROMPT + text), text
+
+
+@pytest.mark.parametrize("ends_early", [False, True])
+@pytest.mark.parametrize("name", TREES)
+def test_the_same_steps(
+    name: str,
+    ends_early: bool,
+    drafted: tuple[Target, PlacedDrafter, list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target, drafter, text = drafted
+    stop = {text[33]} if ends_early else set()
+    monkeypatch.setattr(target, "eos_token_ids", frozenset(stop))
+    limit = 60
+    recorded = Engine(target, drafter).record(PROMPT, limit, POSITIONS)
+    assert len(recorded.tokens) == (text.index(text[33]) + 1 if ends_early else limit)
+    recording = Recording("r", recorded.tokens, recorded.ids, recorded.edge)
+    builder = builder_of(name, recording)
+    monkeypatch.setitem(registry.BUILDERS, name, builder)
+    monkeypatch.setitem(proposal.MECHANISM_OF_TREE, name, "best_first_tree")
+    for nodes in (2, 7, 16):
+        options = EngineOptions.model_construct(
+            **(EngineOptions().model_dump() | {"tree": name, "nodes": nodes})
+        )
+        live = live_steps(Engine(target, drafter, options), limit)
+        assert len(set(live)) > 1
+        replay = TreeReplay(recording, builder, POSITIONS, limit=limit)
+        assert replayed_steps(replay, nodes) == live
+        if name == "chain":
+            depth = min(POSITIONS, nodes - 1)
+            assert replayed_steps(ChainReplay(recording, depth, limit), nodes) == live
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_the_fast_replay_takes_the_same_steps_as_the_plain_one(
+    name: str, drafted: tuple[Target, PlacedDrafter, list[int]]
+) -> None:
+    target, drafter, _ = drafted
+    recorded = Engine(target, drafter).record(PROMPT, 60, POSITIONS)
+    recording = Recording("r", recorded.tokens, recorded.ids, recorded.edge)
+    builder = builder_of(name, recording)
+    fast = replay_of(recording, name, builder, POSITIONS, 24)
+    plain = TreeReplay(recording, builder, POSITIONS)
+    for nodes in (2, 5, 13, 24):
+        assert fast.at(nodes) == plain.at(nodes)
