@@ -1,25 +1,32 @@
-"""Speed of exact replay: recorded output positions per second, on one core.
+"""Speed of exact replay on one core, and the table of a real recording.
 
-The recording is drawn: the target's next token is the drafter's candidate of rank r with a
-probability that falls by half with every rank. Replay of one budget and of the whole curve is
-timed, with all trees built together and, beside it, one by one.
+Speed: the recording is drawn; the target's next token is the drafter's candidate of rank r with a
+probability that falls by half with every rank. Every tree is replayed at N=32; best-first trees
+also for a whole curve. Processor time of this process, so that other work on the machine counts
+little.
 
     OMP_NUM_THREADS=1 python benchmarks/replay.py [--tokens 4000] [--json]
+    python benchmarks/replay.py --recording FILE [--step-seconds 8=0.09,64=0.13] [--json]
 """
 
 import argparse
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from facts import write
 
-from specengine.lattice import Lattice
-from specengine.trees import build
-from specpilot.costmodel.replay import BestFirstReplay, replay_chain, replay_oracle
+from specengine.trees import StepCost
+from specpilot.cli.replay import parse_step_seconds, replay_document
+from specpilot.costmodel.replay import BestFirstReplay
+from specpilot.costmodel.replay_files import read_recordings
+from specpilot.costmodel.replay_table import TREES, play
 from specpilot.engines.base import Recording
 
 BUDGETS = (2, 4, 8, 16, 32, 64)
+REAL_BUDGETS = (8, 16, 32, 63)
 MISS = 0.1
 """Share of positions where the target's token is not among the candidates."""
 
@@ -43,59 +50,73 @@ def draw(tokens: int, positions: int, candidates: int, seed: int = 0) -> Recordi
     return Recording("drawn", output, ids.astype(np.int64), edge)
 
 
-def rate(work: Callable[[], object], positions: int, rounds: int) -> float:
-    """Recorded positions per second, median over rounds."""
-    seconds = []
+def seconds(work: Callable[[], object], rounds: int) -> float:
+    """Processor seconds, median over rounds."""
+    found = []
     for _ in range(rounds):
-        start = time.perf_counter()
+        start = time.process_time()
         work()
-        seconds.append(time.perf_counter() - start)
-    return positions / float(np.median(seconds))
+        found.append(time.process_time() - start)
+    return float(np.median(found))
 
 
-def one_by_one(recording: Recording, nodes: int) -> None:
-    """Build every position's tree with the heap."""
-    for ids, edge in zip(recording.ids, recording.edge, strict=True):
-        build("best_first", Lattice(ids, edge), 1, nodes)
+def speeds(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Recorded positions, and steps taken, per second of one core."""
+    positions, tokens = arguments.positions, arguments.tokens
+    halves = [draw(tokens // 2, positions, arguments.candidates, seed) for seed in (0, 1)]
+
+    def curve() -> list[float]:
+        replays = [BestFirstReplay(item, positions, max(BUDGETS)) for item in halves]
+        return [replay.at(nodes).tau for replay in replays for nodes in BUDGETS]
+
+    cost = StepCost(1.0, ((1.0, 0.005),))
+    found: dict[str, Any] = {}
+    print(f"D={positions} K={arguments.candidates}, {tokens} recorded positions, one core, N=32")
+    for tree in TREES:
+        replays = play(halves, ["", ""], [tree], [32], positions, cost)[tree][32]
+        steps = sum(len(item.accepted) for item in replays)
+        taken = seconds(
+            lambda tree=tree: play(halves, ["", ""], [tree], [32], positions, cost),
+            arguments.rounds,
+        )
+        found[tree] = {"positions_per_second": tokens / taken, "steps_per_second": steps / taken}
+        print(f"  {tree:28} {tokens / taken:10,.0f} positions/s {steps / taken:10,.0f} steps/s")
+    name = f"best_first, curve to N={max(BUDGETS)}"
+    rate = tokens / seconds(curve, arguments.rounds)
+    found[name] = {"positions_per_second": rate}
+    print(f"  {name:28} {rate:10,.0f} positions/s")
+    shape = {"positions": positions, "candidates": arguments.candidates, "tokens": tokens}
+    return {**shape, "nodes": 32, "trees": found}
+
+
+def real(path: Path, step_seconds: str) -> dict[str, Any]:
+    """The table of a recording, as `specpilot replay` gives it."""
+    from specpilot.cli.replay_display import show
+
+    cost = parse_step_seconds(step_seconds)
+    document = replay_document([read_recordings(path)], [], REAL_BUDGETS, None, cost)
+    # The file is not part of the repository; its hash says which one it was.
+    document["files"][0]["path"] = path.name
+    show(document)
+    return document | {"step_seconds": step_seconds}
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tokens", type=int, default=4000)
     parser.add_argument("--positions", type=int, default=16)
     parser.add_argument("--candidates", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--recording", type=Path, help="a real one, as benchmarks/record.py writes")
+    parser.add_argument("--step-seconds", default="", help="measured steps, for caddtree")
     parser.add_argument("--json", action="store_true", help="write benchmarks/results/replay.json")
     arguments = parser.parse_args()
-    positions, tokens = arguments.positions, arguments.tokens
-    recording = draw(tokens, positions, arguments.candidates)
-
-    def curve() -> dict[int, float]:
-        replay = BestFirstReplay(recording, positions, max(BUDGETS))
-        return {nodes: replay.at(nodes).tau for nodes in BUDGETS}
-
-    rates = {
-        "best-first, N=32": rate(
-            lambda: BestFirstReplay(recording, positions, 32).at(32), tokens, arguments.rounds
-        ),
-        "best-first, curve to N=64": rate(curve, tokens, arguments.rounds),
-        "trees one by one, N=32": rate(lambda: one_by_one(recording, 32), tokens, 1),
-        "chain": rate(lambda: replay_chain(recording, positions), tokens, arguments.rounds),
-        "oracle": rate(lambda: replay_oracle(recording, positions), tokens, arguments.rounds),
-    }
-    taus = {f"N={nodes}": tau for nodes, tau in curve().items()}
-    taus |= {
-        "chain": replay_chain(recording, positions).tau,
-        "oracle": replay_oracle(recording, positions).tau,
-    }
-    print(f"D={positions} K={arguments.candidates}, {tokens} recorded positions, one core")
-    for name, value in rates.items():
-        print(f"  {name:28} {value:10,.0f} positions/s")
-    print("  tau: " + ", ".join(f"{name} {tau:.2f}" for name, tau in taus.items()))
+    result: dict[str, Any] = {"speed": speeds(arguments)}
+    if arguments.recording is not None:
+        result["recording"] = real(arguments.recording, arguments.step_seconds)
     if arguments.json:
-        shape = {"positions": positions, "candidates": arguments.candidates, "tokens": tokens}
-        write("replay", {**shape, "positions_per_second": rates, "tau": taus})
+        write("replay", result)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Draft trees and their builders. Pure numpy, but for the fits (scipy) and `best_first_torch`."""
 
-from specengine.trees.base import EdgeScores, NestedTreeBuilder, TreeBuilder
+from specengine.trees.base import NestedTreeBuilder, TreeBuilder
 from specengine.trees.best_first import build_best_first
 from specengine.trees.best_first_batch import TreeBatch, build_best_first_batch
 from specengine.trees.caddtree import CaDDTree, StepCost
@@ -22,7 +22,6 @@ __all__ = [
     "DDTree",
     "DraftTree",
     "Eagle2",
-    "EdgeScores",
     "NestedTreeBuilder",
     "OptTree",
     "Oracle",

@@ -2,9 +2,6 @@
 
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from specengine.errors import OptionError
 from specengine.lattice import Lattice
 from specengine.trees.draft_tree import DraftTree
@@ -39,21 +36,6 @@ class NestedTreeBuilder(TreeBuilder, Protocol):
     One large tree then answers every budget. Builders that weigh the whole tree at once (Sequoia,
     OPT-Tree) are not nested: a larger budget may drop a node of the smaller tree.
     """
-
-
-class EdgeScores(Protocol):
-    """A nested builder that takes nodes best-first by scores of its own for a lattice's edges."""
-
-    def __call__(self, lattice: Lattice, anchor: int, nodes: int) -> DraftTree:
-        """As `TreeBuilder`."""
-        ...
-
-    def scores(self, edge: NDArray[np.float32]) -> NDArray[np.floating]:
-        """Scores in nats of the edges of B lattices, both [B, D, K, K]; positive ones count as 0.
-
-        `build_best_first_batch` on them gives the trees that calls one by one give.
-        """
-        ...
 
 
 def require_root(nodes: int) -> None:

@@ -61,18 +61,6 @@ class Calibrated:
         search.take(nodes)
         return search.tree(lattice, anchor)
 
-    def scores(self, edge: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Calibrated scores of all edges of B lattices, float64 [B, D, K, K]."""
-        depths, ranks, bins = self.curves.shape
-        order = np.argsort(-edge, axis=-1, kind="stable")
-        ordered = np.minimum(np.take_along_axis(edge, order, axis=-1), 0.0)
-        place = np.minimum((ordered * -BINS_PER_NAT).astype(np.intp), bins - 1)
-        depth = np.minimum(np.arange(edge.shape[1]), depths - 1)[:, None, None]
-        rank = np.minimum(np.arange(edge.shape[-1]), ranks - 1)
-        found = np.empty(edge.shape)
-        np.put_along_axis(found, order, self.curves[depth, rank, place], axis=-1)
-        return found
-
     def _row(self, lattice: Lattice) -> Row:
         edge, curves = lattice.edge, self._lists
         deepest, last_rank, last_bin = (size - 1 for size in self.curves.shape)

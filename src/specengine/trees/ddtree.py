@@ -33,7 +33,10 @@ class DDTree:
         return search.tree(lattice, anchor)
 
     def scores(self, edge: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Each edge scores its child's marginal; a read-only view, [B, D, K, K]."""
+        """What `build_best_first_batch` takes for the edges of B lattices, to build these trees.
+
+        Each edge scores its child's marginal; a read-only view, [B, D, K, K].
+        """
         return np.broadcast_to(marginals(edge)[:, :, None, :], edge.shape)
 
 
@@ -58,5 +61,7 @@ def marginals(edge: NDArray[np.float32]) -> NDArray[np.float64]:
     found[:, 0] = edge[:, 0, 0]
     for position in range(1, edge.shape[1]):
         paths = found[:, position - 1, :, None] + edge[:, position]
-        np.logaddexp.reduce(paths, axis=1, out=found[:, position])
+        best = paths.max(axis=1)
+        paths -= best[:, None]
+        found[:, position] = best + np.log(np.exp(paths, out=paths).sum(axis=1))
     return found

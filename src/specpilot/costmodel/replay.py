@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specengine.lattice import Lattice
-from specengine.trees import CaDDTree, DDTree, EdgeScores, TreeBatch, build, build_best_first_batch
+from specengine.trees import CaDDTree, DDTree, TreeBatch, build, build_best_first_batch
 from specpilot.core.errors import WorkloadError
 from specpilot.engines.base import Recording
 
@@ -101,13 +101,13 @@ class BestFirstReplay:
         recording: Recording,
         positions: int,
         max_nodes: int,
-        builder: EdgeScores | CaDDTree | None = None,
+        builder: DDTree | CaDDTree | None = None,
     ) -> None:
         """Build the trees of all anchors.
 
         Args:
-            builder: takes nodes best-first by its own scores, CaDDTree as far as they pay; None
-                takes them by the lattice's edges.
+            builder: takes nodes best-first by marginals, CaDDTree as far as they pay; None takes
+                them by the lattice's edges.
 
         Raises:
             WorkloadError: the recording is damaged.
@@ -137,7 +137,7 @@ def _build_all(
     ids: NDArray[np.int64],
     edge: NDArray[np.float32],
     nodes: int,
-    builder: EdgeScores | CaDDTree | None,
+    builder: DDTree | CaDDTree | None,
 ) -> tuple[TreeBatch, NDArray[np.int64]]:
     """Trees of all lattices, and how many of each tree's rows are kept."""
     if len(ids) == 0:

@@ -6,7 +6,6 @@ from typing import Protocol
 from specengine.trees import (
     BUILDERS,
     CaDDTree,
-    Calibrated,
     DDTree,
     DraftTree,
     OptTree,
@@ -137,7 +136,7 @@ def replay_of(
     if name == "best_first":
         return BestFirstReplay(recording, positions, max_nodes)
     chosen = BUILDERS[name] if builder is None else builder
-    if isinstance(chosen, DDTree | Calibrated | CaDDTree):
+    if isinstance(chosen, DDTree | CaDDTree):
         return BestFirstReplay(recording, positions, max_nodes, chosen)
     nested = not isinstance(chosen, Sequoia | OptTree)
     return TreeReplay(recording, chosen, positions, nested_to=max_nodes if nested else None)

@@ -7,7 +7,14 @@ import pytest
 
 from specengine.errors import OptionError
 from specengine.lattice import Lattice
-from specengine.trees import best_first_batch, build_best_first, build_best_first_batch
+from specengine.trees import (
+    CaDDTree,
+    DDTree,
+    StepCost,
+    best_first_batch,
+    build_best_first,
+    build_best_first_batch,
+)
 
 MakeLattice = Callable[..., Lattice]
 
@@ -47,6 +54,29 @@ def test_more_lattices_than_a_chunk(
 ) -> None:
     monkeypatch.setattr(best_first_batch, "_CHUNK", 4)
     check_equal([make_lattice(seed, 3, 3) for seed in range(11)], 8)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_other_scores_in_place_of_the_edges(
+    seed: int, ties: bool, make_lattice: MakeLattice
+) -> None:
+    lattices = [
+        make_lattice(100 * seed + i, 1 + seed % 5, 1 + seed % 4, ties=ties) for i in range(5)
+    ]
+    ids = np.stack([lattice.ids for lattice in lattices])
+    edge = np.stack([lattice.edge for lattice in lattices])
+    batch = build_best_first_batch(ids, DDTree().scores(edge), 24)
+    cost = CaDDTree(StepCost(1.0, ((1.0, 0.02), (6.0, 0.04))))
+    sizes = cost.sizes(batch.score)
+    for index, lattice in enumerate(lattices):
+        tree = DDTree()(lattice, -1, 24)
+        size = int(batch.size[index])
+        assert size == len(tree)
+        np.testing.assert_array_equal(batch.tokens[index, :size], tree.tokens)
+        np.testing.assert_array_equal(batch.parent[index, :size], tree.parent)
+        assert (batch.score[index, size:] == -np.inf).all()
+        assert sizes[index] == len(cost(lattice, -1, 24))
 
 
 def test_no_lattice_gives_no_tree() -> None:

@@ -15,21 +15,20 @@ from specengine.trees import (
     Calibrated,
     DraftTree,
     Eagle2,
-    EdgeScores,
+    NestedTreeBuilder,
     OptTree,
     Oracle,
     Sequoia,
     StepCost,
     TreeBuilder,
     build,
-    build_best_first_batch,
 )
 
 ANCHOR = 7
 # Not monotone over depth or rank on purpose: nothing may rely on that.
 CURVES = np.random.default_rng(0).uniform(-4, 0, (3, 2, 40))
 ACCEPTANCE = tuple(tuple(row) for row in np.random.default_rng(1).uniform(0.05, 0.5, (6, 5)))
-NESTED: dict[str, TreeBuilder] = {
+NESTED: dict[str, NestedTreeBuilder] = {
     **{name: builder for name, builder in BUILDERS.items() if name != "opt_tree"},
     "eagle2 top 1": Eagle2(top_k=1),
     "eagle2 top 9": Eagle2(top_k=9),
@@ -43,10 +42,6 @@ UNNESTED: dict[str, TreeBuilder] = {
     "sequoia": Sequoia(ACCEPTANCE),
 }
 ALL = NESTED | UNNESTED
-EDGE_SCORED: dict[str, EdgeScores] = {
-    name: builder for name, builder in NESTED.items() if hasattr(builder, "scores")
-}
-
 shapes = st.tuples(
     st.integers(0, 10_000), st.integers(1, 6), st.integers(1, 5), st.booleans(), st.integers(1, 40)
 )
@@ -128,25 +123,6 @@ def test_equal_lattices_give_equal_trees(
     again = ALL[name](Lattice(lattice.ids.copy(), lattice.edge.copy()), ANCHOR, shape[-1])
     for field in ("tokens", "parent", "depth", "logp"):
         np.testing.assert_array_equal(getattr(again, field), getattr(tree, field))
-
-
-@pytest.mark.parametrize("name", sorted(EDGE_SCORED))
-@given(shape=shapes)
-@fixture_ok
-def test_trees_built_together_by_edge_scores_are_the_same(
-    name: str, shape: Shape, make_lattice: MakeLattice
-) -> None:
-    seed, positions, candidates, ties, nodes = shape
-    lattices = [make_lattice(seed + i, positions, candidates, ties=ties) for i in range(4)]
-    ids, edge = (np.stack([getattr(item, key) for item in lattices]) for key in ("ids", "edge"))
-    batch = build_best_first_batch(ids, EDGE_SCORED[name].scores(edge), nodes)
-    for index, lattice in enumerate(lattices):
-        tree = ALL[name](lattice, -1, nodes)
-        size = int(batch.size[index])
-        assert size == len(tree)
-        np.testing.assert_array_equal(batch.tokens[index, :size], tree.tokens)
-        np.testing.assert_array_equal(batch.parent[index, :size], tree.parent)
-        assert (batch.score[index, size:] == -np.inf).all()
 
 
 @every_builder
