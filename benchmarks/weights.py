@@ -7,17 +7,17 @@ applied. "pdl": the next product's weights may load while the last one ends (dep
 "sustained": arms run back to back for a while, so that the power limit counts.
 
     python benchmarks/weights.py [--formats w12,w11s] [--shapes out_proj,lm_head] [--rows 1,32]
-        [--sustained] [--decode] [--json]
+        [--sustained] [--decode] [--head] [--json]
 """
 
 import argparse
-import statistics
 import subprocess
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from facts import write
+from gpu_timing import Call, capture, microseconds, spread
+from weights_head import compare_head, head_line
 
 from specengine.kernels import packed_linear as kernels
 from specengine.weights import encode, encode_low_bit, join
@@ -30,12 +30,11 @@ SHAPES = {
     "down": (5120, 17408),
     "lm_head": (248320, 5120),
 }
+HEADS = ((248320, 5120), (49152, 576))
 ROWS = (1, 8, 16, 32, 64)
 COLD_BYTES = 300e6
 ENCODED_CHANNELS = 1024
-SUSTAINED_SECONDS = 0.6
-
-Call = Callable[[int], None]
+SUSTAINED_SECONDS, SUSTAINED_ROWS = 0.5, (1, 32)
 
 
 def random_matrix(channels: int, width: int) -> torch.Tensor:
@@ -79,30 +78,6 @@ def copies(weights: kernels.Weights) -> list[kernels.Weights]:
     ]
 
 
-def capture(call: Call, calls: int) -> torch.cuda.CUDAGraph:
-    """A graph of `calls` products, replayed once."""
-    call(0)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for i in range(calls):
-            call(i)
-    graph.replay()
-    torch.cuda.synchronize()
-    return graph
-
-
-def microseconds(graph: torch.cuda.CUDAGraph, calls: int, replays: int = 1) -> float:
-    """Time of one product."""
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    start.record()
-    for _ in range(replays):
-        graph.replay()
-    end.record()
-    end.synchronize()
-    return 1e3 * start.elapsed_time(end) / (calls * replays)
-
-
 def read_ceiling() -> float:
     """TB/s of the fastest of some sums over 2 GiB."""
     data = torch.randn(1 << 29, device="cuda")
@@ -115,14 +90,6 @@ def decode_rate(weights: kernels.Weights, channels: int, width: int) -> dict[str
     out = torch.empty(channels, width, dtype=torch.bfloat16, device="cuda")
     graph = capture(lambda _: kernels.decode(weights, out), 4)
     return spread([out.nbytes / microseconds(graph, 4) / 1e3 for _ in range(7)])
-
-
-def spread(values: list[float]) -> dict[str, float]:
-    return {
-        "median": round(statistics.median(values), 4),
-        "low": round(min(values), 4),
-        "high": round(max(values), 4),
-    }
 
 
 def compare(
@@ -154,7 +121,7 @@ def compare(
     ]
     result: dict[str, Any] = {"shape": name, "channels": channels, "width": width, "rows": rows}
     result["burst"] = summary(rounds, packed, options.ceiling)
-    if options.sustained:
+    if options.sustained and rows in SUSTAINED_ROWS:
         lasting = {}
         for arm, graph in graphs.items():
             replays = int(SUSTAINED_SECONDS * 1e6 / (calls * rounds[0][arm])) + 1
@@ -215,6 +182,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--sustained", action="store_true", help="also with the power limit")
     parser.add_argument("--decode", action="store_true", help="also time decoding to BF16")
+    parser.add_argument("--head", action="store_true", help="also time the certified argmax")
     parser.add_argument("--json", action="store_true", help="write benchmarks/results/weights.json")
     options = parser.parse_args()
     torch.manual_seed(0)
@@ -235,12 +203,18 @@ def main() -> None:
         for rows in map(int, options.rows.split(",")):
             results.append(compare(name, rows, packed, dense, options))
             print(*lines(results[-1]), sep="\n", flush=True)
+    heads = []
+    for channels, width in HEADS if options.head else ():
+        for state in compare_head(channels, width, options.rounds):
+            heads.append(state)
+            print(head_line(state), flush=True)
     if options.json:
         write(
             "weights",
             hardware()
             | {"read_ceiling_terabytes_per_second": round(options.ceiling, 3), "results": results}
-            | ({"decode_gigabytes_per_second": decoding} if decoding else {}),
+            | ({"decode_gigabytes_per_second": decoding} if decoding else {})
+            | ({"certified_head": heads} if heads else {}),
         )
 
 

@@ -9,12 +9,12 @@ width make it. One more state gives all rows about the same logit: no bound can 
 """
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from gpu_timing import capture, microseconds, spread
 
 from specengine.kernels import certified_head
 from specengine.kernels import packed_linear as kernels
@@ -75,7 +75,7 @@ def copies(head: torch.Tensor) -> list[certified_head.Head]:
 
 
 class Timer:
-    """The argmax of one state by each arm; cuBLAS's product stops at the logits."""
+    """The argmax of one state by each arm; `cublas` stops at the logits."""
 
     def __init__(self, heads: list[certified_head.Head], state: torch.Tensor) -> None:
         self.heads, self.state = heads, state
@@ -88,6 +88,9 @@ class Timer:
     def cublas(self, i: int) -> None:
         torch.nn.functional.linear(self.state, self.head(i).matrix)
 
+    def cublas_argmax(self, i: int) -> None:
+        torch.nn.functional.linear(self.state, self.head(i).matrix).argmax(1)
+
     def whole(self, i: int) -> None:
         certified_head.argmax(self.state, self.head(i), self.tokens, self.counts, False)
 
@@ -95,14 +98,8 @@ class Timer:
         certified_head.argmax(self.state, self.head(i), self.tokens, self.counts, True)
 
 
-def compare_head(
-    channels: int,
-    width: int,
-    capture: Callable[[Callable[[int], None], int], torch.cuda.CUDAGraph],
-    microseconds: Callable[[torch.cuda.CUDAGraph, int], float],
-    rounds: int,
-) -> list[dict[str, Any]]:
-    """For each hidden state: rows read, and rounds of microseconds by arm.
+def compare_head(channels: int, width: int, rounds: int) -> list[dict[str, Any]]:
+    """For each hidden state: rows that were read, times by arm, and cuBLAS's time over ours.
 
     Raises:
         RuntimeError: a token is not the argmax of the exact logits.
@@ -113,7 +110,12 @@ def compare_head(
     results = []
     for i, state in enumerate(hidden):
         timer = Timer(heads, state[None].contiguous())
-        arms = {"cublas": timer.cublas, "whole": timer.whole, "certified": timer.certified}
+        arms = {
+            "cublas": timer.cublas,
+            "cublas_argmax": timer.cublas_argmax,
+            "whole": timer.whole,
+            "certified": timer.certified,
+        }
         graphs = {arm: capture(call, calls) for arm, call in arms.items()}
         times = [
             {arm: microseconds(graph, calls) for arm, graph in graphs.items()}
@@ -121,5 +123,23 @@ def compare_head(
         ]
         if timer.tokens.item() != certified_head.exact_logits(timer.state, head).argmax().item():
             raise RuntimeError(f"state {i} of the head [{channels}, {width}] has a wrong token")
-        results.append({"rows_read": timer.counts.item(), "rounds": times})
+        result: dict[str, Any] = {"channels": channels, "width": width, "state": i}
+        result["rows_read"] = timer.counts.item()
+        for arm in arms:
+            result[arm] = {"microseconds": spread([one[arm] for one in times])}
+            if not arm.startswith("cublas"):
+                ratios = [one["cublas"] / one[arm] for one in times]
+                result[arm]["over_cublas"] = spread(ratios)
+        results.append(result)
     return results
+
+
+def head_line(result: dict[str, Any]) -> str:
+    """A line for a hidden state."""
+    text = f"head {result['channels']} x {result['width']} state {result['state']:2d}"
+    text += f" rows read {result['rows_read']:6d}"
+    for arm in ("cublas", "cublas_argmax", "whole", "certified"):
+        text += f"  {arm} {result[arm]['microseconds']['median']:.1f} us"
+        if "over_cublas" in result[arm]:
+            text += f" x{result[arm]['over_cublas']['median']:.3f}"
+    return text

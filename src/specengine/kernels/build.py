@@ -14,15 +14,20 @@ from pathlib import Path
 
 from specengine.kernels import nvrtc
 
-SHARED_HEADERS = ("hopper.cuh", "formats.cuh", "bounds.cuh")
+SHARED_HEADERS = ("hopper.cuh", "formats.cuh")
+OWN_HEADERS = {
+    "packed_gemm": ("packed_ring.cuh",),
+    "head_judge": ("bounds.cuh",),
+    "head_settle": ("bounds.cuh",),
+}
 
 
 def source_text(name: str) -> str:
-    """`name`.cu with the shared device functions in front: one text that includes nothing."""
+    """`name`.cu with the device functions that it uses in front: one text that includes nothing."""
     folder = resources.files("specengine.kernels")
     return "\n".join(
         folder.joinpath(file).read_text(encoding="utf-8")
-        for file in (*SHARED_HEADERS, f"{name}.cu")
+        for file in (*SHARED_HEADERS, *OWN_HEADERS.get(name, ()), f"{name}.cu")
     )
 
 

@@ -33,8 +33,8 @@ from specengine.kernels.workspace import workspace
 THREADS = 512
 LANES, LANE_INPUTS = 32, 8
 STATE_WORDS = 195
-SPARSEST_SAMPLE, SAMPLED_TILES = 64, 16
-"""A sample takes every 64th tile, or more often, so that it has 16."""
+SPARSEST_SAMPLE, SAMPLED_TILES = 128, 12
+"""A sample takes every 128th tile, or more often, so that it has 12."""
 WORTHWHILE_BYTES = 256 << 20
 """Of a BF16 head: reading a smaller one takes less time than a second pass takes to start."""
 
@@ -117,8 +117,11 @@ def accumulation(width: int) -> float:
 
 def is_worthwhile(head: torch.Tensor) -> bool:
     """Whether the certificate can beat reading the head."""
-    hopper = torch.cuda.get_device_capability(head.device) == (9, 0)
-    return hopper and head.nbytes >= WORTHWHILE_BYTES
+    return _hopper(head.get_device()) and head.nbytes >= WORTHWHILE_BYTES
+
+
+def _hopper(device: int) -> bool:
+    return torch.cuda.get_device_capability(device) == (9, 0)
 
 
 @functools.cache
@@ -165,7 +168,7 @@ def argmax(
     )
     with torch.cuda.device(device):
         kernel = _kernel("head_settle", device)
-        kernel.launch(blocks, (arguments,), stream=stream, dependent=False)
+        kernel.launch(blocks, (arguments,), stream=stream, dependent=_hopper(device))
 
 
 def _bounds(hidden: torch.Tensor, head: Head) -> dict[str, torch.Tensor]:
@@ -191,6 +194,6 @@ def _bounds(hidden: torch.Tensor, head: Head) -> dict[str, torch.Tensor]:
     )
     with torch.cuda.device(device):
         kernel = _kernel("head_judge", device)
-        kernel.launch(rows, (arguments,), stream=stream, dependent=False)
+        kernel.launch(rows, (arguments,), stream=stream, dependent=True)
     multiply(hidden, head.copy, approximate, skip=dense)
     return {"approximate": approximate, "norms": norms, "dense": dense}

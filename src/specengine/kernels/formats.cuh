@@ -10,6 +10,8 @@ constexpr u32 SIGNS = 0x80008000u;
 __device__ constexpr int words_of(Format format) {
   return format == W11S ? 11 : format == W12_VIEW || format == E2M5 ? 8 : format == E2M4 ? 7 : format == E2M3 ? 6 : 12;
 }
+// Words that a thread needs to rebuild its registers: one more for W11S, of its bit plane.
+__device__ constexpr int loaded_words(Format format) { return words_of(format) + (format == W11S); }
 // Bytes that a product reads of a record (at most, for W11S, whose records end in a list), and from one to the next.
 __device__ constexpr int read_bytes(Format format) { return format == W11S ? 12288 : words_of(format) * 1024; }
 __device__ constexpr int stride_bytes(Format format) { return format == W12_VIEW ? 12288 : read_bytes(format); }
@@ -100,51 +102,70 @@ __device__ __forceinline__ void unpack_e2m3(const u32 *w, u32 *pair) {
   }
 }
 
-// W11S: the list behind a record (32 counts, then each lane's positions) to a plane of 256 words; a lane owns 8 of them.
-// All lanes take the longest list's steps, four at a time: the warp stays together, and loads overlap.
+// W11S: the list behind a record (32 counts, then each lane's positions) to a plane of 256 words. A lane owns eight of
+// them in a memory bank of its own, or atomics would queue. Past its list a lane clears nothing, which is cheaper than the
+// branches that conditional atomics become.
+// The warp stays together for the steps of the longest list; eight positions a step are more than most lists have.
 __device__ __forceinline__ void build_plane(u32 list, u32 plane, int lane) {
-  const u32 own = plane + lane * 32;
-  store_shared(own, ~0u, ~0u, ~0u, ~0u);
-  store_shared(own + 16, ~0u, ~0u, ~0u, ~0u);
-  const u32 count = load_shared_byte(list + lane);
-  u32 end = count;
+  const u32 own = plane + lane * 4;
+  store_shared(plane + lane * 32, ~0u, ~0u, ~0u, ~0u);
+  store_shared(plane + lane * 32 + 16, ~0u, ~0u, ~0u, ~0u);
+  const Vec4 low = load_shared(list), high = load_shared(list + 16);
+  const u32 counts[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  u32 before[2] = {0, 0};  // counts of lower lanes: bytes below the lane's, with a weight of 1
 #pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const u32 below = __shfl_up_sync(~0u, end, step);
-    if (lane >= step) end += below;
+  for (int i = 0; i < 8; i++) {
+    const int bytes = lane - 4 * i;
+    const u32 ones = bytes <= 0 ? 0u : bytes >= 4 ? 0x01010101u : 0x01010101u >> (32 - 8 * bytes);
+    before[i & 1] = __dp4a(counts[i], ones, before[i & 1]);
   }
-  const u32 longest = __reduce_max_sync(~0u, count), first = list + 32 + end - count;
-  for (u32 i = 0; i < longest; i += 4) {
-    u32 bit[4];
+  const u32 count = load_shared_byte(list + lane), first = list + 32 + before[0] + before[1];
+  const u32 start = first & ~3u, shift = (first & 3) * 8;
+  u32 carried = load_shared1(start);
+  __syncwarp();
+  u32 i = 0;
+  do {
+    const u32 middle = load_shared1(start + i + 4), last = load_shared1(start + i + 8);
+    const u32 positions[2] = {__funnelshift_r(carried, middle, shift), __funnelshift_r(middle, last, shift)};
+    carried = last;
 #pragma unroll
-    for (int j = 0; j < 4; j++) bit[j] = load_shared_byte(first + i + j);  // past the list: clears nothing
-#pragma unroll
-    for (int j = 0; j < 4; j++) clear_bits(own + (bit[j] >> 5) * 4, (u32)(i + j < count) << (bit[j] & 31));
-  }
+    for (int j = 0; j < 8; j++) {
+      const u32 position = positions[j / 4] >> (8 * (j % 4));
+      clear_bits(own + (position << 2 & 0x380), (u32)(i + j < count) << (position & 31));
+    }
+    i += 8;
+  } while (__any_sync(~0u, i < count));
 }
 
-// The registers of one thread of half `group` of a record in shared memory; `tops` of W11S lies behind the record.
+// The words of one thread of half `group` of a record in shared memory; `tops` of W11S lies behind the record.
 template <Format FORMAT>
-__device__ __forceinline__ void unpack(u32 record, u32 tops, int group, int thread, u32 *pair) {
-  constexpr int WORDS = FORMAT == W12N ? 8 : words_of(FORMAT);
-  u32 w[WORDS];
-  load_words<WORDS>(record + group * WORDS * 512, thread, w);
+__device__ __forceinline__ void load_record(u32 record, u32 tops, int group, int thread, u32 *w) {
+  if constexpr (FORMAT == W12N) {
+    load_words<8>(record + group * 4096, thread, w);
+    load_words<4>(record + 8192 + group * 2048, thread, w + 8);
+  } else {
+    load_words<words_of(FORMAT)>(record + group * words_of(FORMAT) * 512, thread, w);
+  }
+  if constexpr (FORMAT == W11S) w[11] = load_shared1(tops + (thread & 7) * 128 + (group * 16 + (thread >> 3)) * 4);
+}
+
+// Words to registers.
+template <Format FORMAT>
+__device__ __forceinline__ void unpack(const u32 *w, u32 *pair) {
   if constexpr (FORMAT == W12) {
 #pragma unroll
     for (int i = 0; i < 4; i++) unpack_w12(w[3 * i], w[3 * i + 1], w[3 * i + 2], pair + 4 * i);
   } else if constexpr (FORMAT == W12N) {
-    u32 low[4];
-    load_words<4>(record + 8192 + group * 2048, thread, low);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-      const u32 nibbles = low[i / 2] >> (8 * (i % 2));
+      const u32 nibbles = w[8 + i / 2] >> (8 * (i % 2));
       unpack_view(w[i], lop3<AND_OR>(nibbles, 0x000F000Fu, TOP), lop3<AND_OR>(nibbles >> 4, 0x000F000Fu, TOP), pair + 2 * i);
     }
   } else if constexpr (FORMAT == W12_VIEW) {
 #pragma unroll
     for (int i = 0; i < 8; i++) unpack_view(w[i], TOP | 0x00080008u, TOP | 0x00080008u, pair + 2 * i);
   } else if constexpr (FORMAT == W11S) {
-    unpack_w11s(w, load_shared1(tops + (group * 128 + thread) * 4), pair);
+    unpack_w11s(w, w[11], pair);
   } else {
     if constexpr (FORMAT == E2M5) unpack_e2m5(w, pair);
     if constexpr (FORMAT == E2M4) unpack_e2m4(w, pair);

@@ -25,6 +25,8 @@ extern "C" __global__ __launch_bounds__(THREADS) void head_judge(const Arguments
   __shared__ double squares[WARPS];
   __shared__ int words[WARPS];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   const u16 *hidden = p.hidden + (u64)blockIdx.x * p.width;
   const float *approximate = p.approximate + (u64)blockIdx.x * p.channels;
 

@@ -212,6 +212,8 @@ extern "C" __global__ __launch_bounds__(THREADS, 1) void head_settle(const Argum
   __shared__ float thresholds[MOST_ROWS];
   __shared__ u32 counts[MOST_ROWS];
   __shared__ u64 best[MOST_ROWS];
+  let_next_kernel_start();
+  wait_for_previous_kernel();
   const u64 all = p.rows == 64 ? ~0ull : (1ull << p.rows) - 1;
   u64 dense = all;
   if (p.dense) {

@@ -126,12 +126,16 @@ __device__ __forceinline__ void prefetch_map(const TensorMap *map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
-// dependent launches -----------------------------------------------------------------------------
+// dependent launches (older GPUs have none: kernels follow each other) ---------------------------
 __device__ __forceinline__ void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 __device__ __forceinline__ void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 // words that other thread blocks read while the kernel runs ------------------------------------------

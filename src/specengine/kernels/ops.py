@@ -3,8 +3,9 @@
 They work in eager mode, under CUDA graphs (after one call outside) and under torch.compile. On a
 CPU the same ops decode in plain torch, which is what the kernels are tested against.
 
-Lossless ops: up to 64 rows take one launch on a Hopper GPU, and a row's bits do not depend on the
-rows beside it up to CHUNKED_ROWS of them. More rows, and other devices, multiply by the decoded W.
+Up to 64 rows take one launch on a Hopper GPU, and on others since sm_80 (but for w11s); a row's
+bits do not depend on the rows beside it up to CHUNKED_ROWS of them. More rows, and other devices,
+multiply by the decoded W.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specengine.errors import OptionError
-from specengine.kernels import certified_head
+from specengine.kernels import certified_head, portable_linear
 from specengine.kernels import packed_linear as kernels
 from specengine.weights import LowBit, Packed, decode_low_bit, decode_view
 from specengine.weights import decode as decode_in_torch
@@ -166,15 +167,25 @@ def _decoded(weights: kernels.Weights, out: int, width: int) -> Tensor:
 def _linear(x: Tensor, weights: kernels.Weights, out: int, matrix: Callable[[], Tensor]) -> Tensor:
     _check(x, weights, out)
     rows = x.reshape(-1, x.shape[-1])
-    hopper = x.is_cuda and torch.cuda.get_device_capability(x.device) == HOPPER
-    if not hopper or rows.shape[0] > CHUNKED_ROWS:
+    multiply = _multiplier(x.device, weights.format)
+    if multiply is None or rows.shape[0] > CHUNKED_ROWS:
         return torch.nn.functional.linear(x, matrix())
     y = torch.empty(rows.shape[0], out, dtype=torch.bfloat16, device=x.device)
     rows = _aligned(rows)
     for start in range(0, rows.shape[0], kernels.MAX_ROWS):
         part = slice(start, start + kernels.MAX_ROWS)
-        kernels.multiply(rows[part], weights, y[part])
+        multiply(rows[part], weights, y[part])
     return y.view(*x.shape[:-1], out)
+
+
+def _multiplier(device: torch.device, name: str) -> Callable[..., None] | None:
+    """The kernel that multiplies by a format on a device, or None."""
+    if device.type != "cuda":
+        return None
+    capability = torch.cuda.get_device_capability(device)
+    if capability == HOPPER:
+        return kernels.multiply
+    return portable_linear.multiply if portable_linear.multiplies(name, capability) else None
 
 
 def _check(x: Tensor, weights: kernels.Weights, out: int) -> None:

@@ -27,7 +27,7 @@ __device__ __forceinline__ u32 move_window(u32 pair, float scale) {
 }
 
 extern "C" __global__ __launch_bounds__(256) void packed_decode(const Arguments p) {
-  __shared__ __align__(16) u8 record[read_bytes(WEIGHTS)];
+  __shared__ __align__(16) u8 record[read_bytes(WEIGHTS) + 16];  // lists are read by words
   __shared__ __align__(16) u8 plane[1024];
   __shared__ __align__(16) u16 tile[128 * STRIDE];
   const int unit = blockIdx.x, group = threadIdx.x >> 7, thread = threadIdx.x & 127, lane = thread & 31;
@@ -48,8 +48,9 @@ extern "C" __global__ __launch_bounds__(256) void packed_decode(const Arguments 
     __syncthreads();
   }
   const float scale[2] = {p.scale[channel + local], p.scale[channel + local + 8]};
-  u32 pair[16];
-  unpack<WEIGHTS>(words, tops, group, thread, pair);
+  u32 loaded[loaded_words(WEIGHTS)], pair[16];
+  load_record<WEIGHTS>(words, tops, group, thread, loaded);
+  unpack<WEIGHTS>(loaded, pair);
 #pragma unroll
   for (int i = 0; i < 16; i++) {
     const int row = local + (i & 1) * 8, column = i / 4 * 16 + (i >> 1 & 1) * 8 + (lane & 3) * 2;

@@ -10,8 +10,8 @@
 // run and whatever its company. Parts meet in `partials`, whose words start as EMPTY, a NaN that arithmetic never
 // yields: a word that is not EMPTY has arrived, which needs no fence and no flag. Its reader empties it again.
 //
-// Escapes (lossless formats): one warp follows the rows' ring and adds (true - substitute) * x per escape to
-// `corrections`, one lane a row, in list order; x comes from the ring, so no load waits behind the weight stream.
+// Escapes (lossless formats): a warp or two follow the rows' ring and add (true - substitute) * x per escape to
+// `corrections` in list order; x comes from the ring, so no load waits behind the weight stream.
 //
 // W11S: one exponent bit of each weight is 1 but for a list at the end of the record. Two warps turn the list into a
 // bit plane behind the record before the consumers read it.
@@ -21,161 +21,31 @@
 // The compiler is given FORMAT, ROWS (8, 16, 32, 48 or 64), STAGES, X_STAGES, IN_FLIGHT, OUTPUT (u16 for BF16, or float)
 // and, for the certified head, TILE_STEP (that every so many-th tile is multiplied) and SKIPPABLE (1: none if all `skip`).
 
-constexpr Format WEIGHTS = FORMAT;
-constexpr bool LOSSLESS = WEIGHTS == W12 || WEIGHTS == W12N || WEIGHTS == W11S, LISTED = WEIGHTS == W11S;
-constexpr int X_TILE = ROWS * 128, PLANE = LISTED ? 1024 : 0;
-constexpr int STAGE = read_bytes(WEIGHTS) + PLANE;
-constexpr int CONSUMERS = 8, PRODUCER = 8, CORRECTOR = 9, BUILDER = 10, BUILDERS = 2;
-constexpr int THREADS = 32 * (LISTED ? BUILDER + BUILDERS : LOSSLESS ? BUILDER : CORRECTOR);
-constexpr int GROUPS = ROWS / 8;         // accumulator groups of four a thread
-constexpr int PART = 128 * 4 * GROUPS;   // words of one warpgroup's part of a tile
-constexpr u32 EMPTY = 0xFFFFFFFFu;
-constexpr int X_RING = STAGES * STAGE, CORRECTIONS = X_RING + X_STAGES * X_TILE;
-constexpr int LANDED = CORRECTIONS + (LOSSLESS ? 128 * ROWS * 4 : 0), X_LANDED = LANDED + STAGES * 8;
-constexpr int FREE = X_LANDED + X_STAGES * 8, BUILT = FREE + STAGES * 8;  // BUILT is used for W11S only
-static_assert(IN_FLIGHT <= STAGES && X_STAGES <= STAGES);
+// Named barriers of consumers and correctors.
+constexpr int CONCERNED = 32 * (CONSUMERS + CORRECTORS);
+__device__ __forceinline__ void corrections_are_ready() { asm volatile("bar.sync 3,%0;" ::"n"(CONCERNED) : "memory"); }
+__device__ __forceinline__ void corrections_were_read() { asm volatile("bar.arrive 4,%0;" ::"n"(CONCERNED) : "memory"); }
+__device__ __forceinline__ void wait_for_readers() { asm volatile("bar.sync 4,%0;" ::"n"(CONCERNED) : "memory"); }
 
-struct Arguments {
-  const u8 *records;
-  const float *scale;
-  const uint2 *escapes;        // {channel in tile | k << 16, true | substitute << 16}, sorted by record
-  const int *escape_offsets;   // units + 1
-  const int *record_offsets;   // units + 1, in 16 bytes; W11S only
-  OUTPUT *y;
-  u32 *partials;               // P x 2 x PART words
-  const int *skip;             // [rows]; SKIPPABLE only
-  int rows, channels, k_blocks, units, dependent;
-};
-
-struct Work {
-  int first, last;  // records of this block: [first, last)
-};
-
-// Where a role stands in the two rings. Record i and its rows are released together.
-struct Ring {
-  u32 base;
-  int stage, x_stage;
-  u32 parity, x_parity;
-  __device__ __forceinline__ u32 landed() const { return base + LANDED + 8 * stage; }
-  __device__ __forceinline__ u32 x_landed() const { return base + X_LANDED + 8 * x_stage; }
-  __device__ __forceinline__ u32 free() const { return base + FREE + 8 * stage; }
-  __device__ __forceinline__ u32 built() const { return base + BUILT + 8 * stage; }
-  __device__ __forceinline__ u32 record() const { return base + stage * STAGE; }
-  __device__ __forceinline__ u32 plane() const { return record() + read_bytes(WEIGHTS); }
-  __device__ __forceinline__ u32 x() const { return base + X_RING + x_stage * X_TILE; }
-  __device__ __forceinline__ void next_record() {
-    if (++stage == STAGES) stage = 0, parity ^= 1;
-  }
-  __device__ __forceinline__ void next_x() {
-    if (++x_stage == X_STAGES) x_stage = 0, x_parity ^= 1;
-  }
-};
-
-__device__ __forceinline__ void corrections_are_ready() { asm volatile("bar.sync 3,288;" ::: "memory"); }
-__device__ __forceinline__ void corrections_were_read() { asm volatile("bar.arrive 4,288;" ::: "memory"); }
-__device__ __forceinline__ void wait_for_readers() { asm volatile("bar.sync 4,288;" ::: "memory"); }
-
-// Where the next record lies. Of variable ones, each lane holds an offset, and a batch is read ahead.
-struct RecordStream {
+// Needs the rows of records, not records, so it is done before the products are, for some records at once. Entries are
+// read a batch of 32 ahead, so that the rings never wait. A lane works for one row and for the channels of one class (their
+// remainder by CLASSES); where rows leave lanes over, these take other classes. No two lanes share a sum, and each adds in
+// list order.
+struct Corrector {
+  static constexpr int SIDE = ROWS < 32 ? 32 / ROWS : 1, CLASSES = SIDE * CORRECTORS;
+  static constexpr int TOGETHER = ROWS < 64 ? 4 : 1;  // tiles of 64 rows are few, and wanted back
+  static constexpr bool PAIRS = ROWS < 64;
+  static_assert(X_STAGES > TOGETHER && (CORRECTORS < 2 || SIDE * ROWS == 32));
   const Arguments &p;
-  const int lane, stop;
-  int unit, batch, offsets, more_offsets;
-  __device__ __forceinline__ RecordStream(const Arguments &arguments, Work work, int lane_)
-      : p(arguments), lane(lane_), stop(work.last), unit(work.first), batch(work.first) {
-    if constexpr (LISTED) {
-      offsets = offsets_from(batch);
-      more_offsets = offsets_from(batch + 31);
-    }
-  }
-  __device__ __forceinline__ int offsets_from(int first) const {
-    return first + lane <= stop ? __ldg(p.record_offsets + first + lane) : 0;
-  }
-  __device__ __forceinline__ void next(u64 &start, u32 &bytes) {
-    const int record = TILE_STEP == 1 ? unit : unit + unit / p.k_blocks * (TILE_STEP - 1) * p.k_blocks;
-    start = (u64)record * stride_bytes(WEIGHTS);
-    bytes = read_bytes(WEIGHTS);
-    if constexpr (LISTED) {
-      if (unit - batch == 31) {
-        batch = unit;
-        offsets = more_offsets;
-        more_offsets = offsets_from(batch + 31);
-      }
-      const int from = __shfl_sync(~0u, offsets, unit - batch), to = __shfl_sync(~0u, offsets, unit - batch + 1);
-      start = (u64)(u32)from * 16;
-      bytes = (to - from) * 16;
-    }
-    unit++;
-  }
-};
-
-// The ring is deeper than what is asked for at once: a longer queue at the memory would delay x and the escapes.
-__device__ __forceinline__ void produce(const TensorMap *map, const Arguments &p, Ring ring, Work work, int lane) {
-  const u64 once = read_once_policy(), keep = keep_policy();
-  const int count = work.last - work.first, ahead = smaller(count, IN_FLIGHT);
-  RecordStream stream(p, work, lane);
-  int x_block = work.first % p.k_blocks;
-  Ring landing = ring, released = ring, x_ring = ring;
-  auto load_record = [&]() {
-    u64 start;
-    u32 bytes;
-    stream.next(start, bytes);
-    if (lane == 0) {
-      barrier_expect(ring.landed(), bytes);
-      copy_bulk(ring.record(), p.records + start, bytes, ring.landed(), once);
-    }
-    ring.next_record();
-  };
-  auto load_rows = [&]() {
-    if (lane == 0) {
-      barrier_expect(x_ring.x_landed(), X_TILE);
-      copy_tile(x_ring.x(), map, x_block * 64, 0, x_ring.x_landed(), keep);
-    }
-    x_ring.next_x();
-    if (++x_block == p.k_blocks) x_block = 0;
-  };
-  auto wait_for_release = [&]() {
-    barrier_wait(released.free(), released.parity);
-    released.next_record();
-  };
-  int x_count = 0;
-  for (int i = 0; i < ahead; i++) {
-    load_record();
-    if (!p.dependent && x_count < X_STAGES) load_rows(), x_count++;
-  }
-  wait_for_previous_kernel();
-  for (; x_count < smaller(ahead, X_STAGES); x_count++) load_rows();
-  for (int i = ahead; i < count; i++) {
-    if (i >= STAGES) wait_for_release();
-    barrier_wait(landing.landed(), landing.parity);
-    landing.next_record();
-    load_record();
-    if (x_count < X_STAGES || i >= STAGES) load_rows(), x_count++;
-  }
-  for (; x_count < count; x_count++) {
-    if (x_count >= X_STAGES) wait_for_release();
-    load_rows();
-  }
-}
-
-__device__ __forceinline__ void build_planes(Ring ring, Work work, int builder, int lane) {
-  for (int unit = work.first; unit < work.last; unit++, ring.next_record()) {
-    if ((unit - work.first) % BUILDERS != builder) continue;
-    barrier_wait(ring.landed(), ring.parity);
-    build_plane(ring.record() + dense_bytes(WEIGHTS), ring.plane(), lane);
-    __syncwarp();
-    if (lane == 0) barrier_arrive(ring.built());
-  }
-}
-
-// The escapes of a block in order. Offsets and entries are read a batch of 32 ahead, so that the rings never wait.
-struct EscapeList {
-  const Arguments &p;
-  const int lane, stop, limit;
-  int record, position, batch, ends, more_ends;
+  const int lane, first_class, stop, limit;
+  float *corrections;
+  int record, batch, ends, more_ends;
   uint2 entries, more_entries;
 
-  __device__ __forceinline__ EscapeList(const Arguments &arguments, Work work, int first, int limit_, int lane_)
-      : p(arguments), lane(lane_), stop(work.last), limit(limit_), record(work.first), position(first), batch(first) {
+  __device__ __forceinline__ Corrector(const Arguments &arguments, Work work, int first, int limit_, int warp, int lane_,
+                                       float *corrections_)
+      : p(arguments), lane(lane_), first_class(warp * SIDE), stop(work.last), limit(limit_), corrections(corrections_),
+        record(work.first), batch(first) {
     ends = ends_from(record);
     entries = entries_from(batch);
     more_ends = ends_from(record + 32);
@@ -188,53 +58,101 @@ struct EscapeList {
     return index + lane < limit ? __ldg(p.escapes + index + lane) : make_uint2(0, 0);
   }
   __device__ __forceinline__ int end_of_record(int unit) {
-    if (unit - record == 32) {
-      record = unit;
+    if (unit - record >= 32) {
+      record += 32;
       ends = more_ends;
-      more_ends = ends_from(unit + 32);
+      more_ends = ends_from(record + 32);
     }
     return __shfl_sync(~0u, ends, unit - record);
   }
-  __device__ __forceinline__ uint2 next() {
-    if (position - batch == 32) {
-      batch = position;
-      entries = more_entries;
-      more_entries = entries_from(batch + 32);
+  // The entries of lanes `from` to `to` of the batch. `ring` has the rows of inputs from 64 * block on.
+  __device__ __forceinline__ void add(Ring ring, int block, int from, int to) {
+    const bool inside = lane >= from && lane < to;
+    u32 left = 0;
+#pragma unroll
+    for (int side = 0; side < SIDE; side++) {
+      const u32 of_class = __ballot_sync(~0u, inside && (int)(entries.x & CLASSES - 1) == first_class + side);
+      if (SIDE == 1 || lane / ROWS == side) left = of_class;
     }
-    const int from = position++ - batch;
-    return make_uint2(__shfl_sync(~0u, entries.x, from), __shfl_sync(~0u, entries.y, from));
+    // Two entries at a time, if rows are few. Where both are of one channel, the second adds to what the first leaves.
+    while (__any_sync(~0u, left)) {
+      const u32 rest = PAIRS ? left & left - 1 : 0;
+      const int at = left ? __ffs(left) - 1 : 0, next = rest ? __ffs(rest) - 1 : at;
+      const u32 place = __shfl_sync(~0u, entries.x, at), values = __shfl_sync(~0u, entries.y, at);
+      const u32 next_place = PAIRS ? __shfl_sync(~0u, entries.x, next) : 0;
+      const u32 next_values = PAIRS ? __shfl_sync(~0u, entries.y, next) : 0;
+      const u32 x = rows_of(ring, place, block), next_x = PAIRS ? rows_of(ring, next_place, block) : 0;
+      const int channel = place & 0xFFFF, next_channel = next_place & 0xFFFF;
+      if (left)
+#pragma unroll
+        for (int row = SIDE == 1 ? lane : lane % ROWS; row < ROWS; row += 32) {
+          float *sum = corrections + channel * ROWS + row, *next_sum = corrections + next_channel * ROWS + row;
+          const float value = load_swizzled(x, row, place >> 16 & 63);
+          if constexpr (PAIRS) {
+            const float next_value = load_swizzled(next_x, row, next_place >> 16 & 63);
+            const float other = *next_sum, first = corrected(values, value, *sum);
+            *sum = first;
+            if (rest) *next_sum = corrected(next_values, next_value, channel == next_channel ? first : other);
+          } else {
+            *sum = corrected(values, value, *sum);
+          }
+        }
+      left = PAIRS ? rest & rest - 1 : left & left - 1;
+    }
+  }
+  __device__ __forceinline__ static u32 rows_of(const Ring &ring, u32 place, int block) {
+    const int stage = ring.x_stage + (int)(place >> 22) - block;
+    return ring.base + X_RING + (stage < X_STAGES ? stage : stage - X_STAGES) * X_TILE;
+  }
+  __device__ __forceinline__ static float corrected(u32 values, float x, float sum) {
+    return fmaf(-as_float(values & 0xFFFF0000u), x, fmaf(as_float(values << 16), x, sum));
+  }
+  __device__ __forceinline__ void correct_records(Ring ring, int block, int position, int end) {
+    while (position < end) {
+      if (position - batch == 32) {
+        batch = position;
+        entries = more_entries;
+        more_entries = entries_from(batch + 32);
+      }
+      const int until = smaller(end, batch + 32);
+      add(ring, block, position - batch, until - batch);
+      position = until;
+    }
+  }
+  __device__ __forceinline__ void run(Ring ring, Work work, int position) {
+    int block = work.first % p.k_blocks;
+    for (int unit = work.first; unit < work.last; block = 0) {
+      const int last = smaller(unit - block + p.k_blocks, work.last);
+      if (unit != work.first) wait_for_readers();
+      if constexpr (CORRECTORS == 1)
+        for (int i = lane; i < 32 * ROWS; i += 32) ((float4 *)corrections)[i] = make_float4(0.f, 0.f, 0.f, 0.f);
+      else  // as many channels as lanes share rows
+        for (int i = first_class / SIDE; i < 4 * ROWS; i += CORRECTORS) corrections[i * 32 + lane] = 0.f;
+      __syncwarp();
+      while (unit < last) {
+        const int count = smaller(TOGETHER, last - unit), end = end_of_record(unit + count - 1);
+        Ring landed = ring;
+        for (int i = 0; i < count; i++, landed.next_x()) barrier_wait(landed.x_landed(), landed.x_parity);
+        correct_records(ring, block, position, end);
+        position = end;
+        __syncwarp();
+        for (int i = 0; i < count; i++, ring.next_record())
+          if (lane == 0) barrier_arrive(ring.free());
+        ring.x_stage = landed.x_stage, ring.x_parity = landed.x_parity;
+        unit += count, block += count;
+      }
+      corrections_are_ready();
+    }
   }
 };
 
-// Needs the rows of a record, not the record, so it is done before the products are.
-__device__ __forceinline__ void correct(const Arguments &p, Ring ring, Work work, EscapeList &list, int lane,
-                                        float *corrections) {
-  int block = work.first % p.k_blocks;
-  for (int unit = work.first; unit < work.last; block = 0) {
-    const int stop = smaller(unit - block + p.k_blocks, work.last);
-    if (unit != work.first) wait_for_readers();
-    for (int i = lane; i < 32 * ROWS; i += 32) ((float4 *)corrections)[i] = make_float4(0.f, 0.f, 0.f, 0.f);
+__device__ __forceinline__ void build_planes(Ring ring, Work work, int builder, int lane) {
+  for (int unit = work.first; unit < work.last; unit++, ring.next_record()) {
+    if ((unit - work.first) % BUILDERS != builder) continue;
+    barrier_wait(ring.landed(), ring.parity);
+    build_plane(ring.record() + dense_bytes(WEIGHTS), ring.plane(), lane);
     __syncwarp();
-    for (; unit < stop; unit++) {
-      const int end = list.end_of_record(unit);
-      barrier_wait(ring.x_landed(), ring.x_parity);
-      while (list.position < end) {
-        const uint2 entry = list.next();
-        const float weight = as_float(entry.y << 16), substitute = as_float(entry.y & 0xFFFF0000u);
-        const u32 k = entry.x >> 16 & 63;
-#pragma unroll
-        for (int row = lane; row < ROWS; row += 32) {
-          float *sum = corrections + (entry.x & 0xFFFF) * ROWS + row;
-          const float x = load_swizzled(ring.x(), row, k);
-          *sum = fmaf(-substitute, x, fmaf(weight, x, *sum));
-        }
-      }
-      __syncwarp();
-      if (lane == 0) barrier_arrive(ring.free());
-      ring.next_record();
-      ring.next_x();
-    }
-    corrections_are_ready();
+    if (lane == 0) barrier_arrive(ring.built());
   }
 }
 
@@ -284,8 +202,9 @@ __device__ __forceinline__ void consume(const Arguments &p, Ring ring, Work work
   auto multiply = [&](int buffer, bool release) {
     barrier_wait(ring.landed(), ring.parity);
     if constexpr (LISTED) barrier_wait(ring.built(), ring.parity);
-    u32 *pair = pairs[buffer];
-    unpack<WEIGHTS>(ring.record(), ring.plane(), group, thread, pair);
+    u32 *pair = pairs[buffer], words[loaded_words(WEIGHTS)];
+    load_record<WEIGHTS>(ring.record(), ring.plane(), group, thread, words);
+    unpack<WEIGHTS>(words, pair);
     barrier_wait(ring.x_landed(), ring.x_parity);
     wgmma_begin();
     const u64 rows = tile_descriptor(ring.x());
@@ -367,13 +286,14 @@ void packed_gemm(const __grid_constant__ TensorMap map, const Arguments p) {
   const u32 units = p.units;
   const Work work{(int)(blockIdx.x * units / gridDim.x), (int)((blockIdx.x + 1) * units / gridDim.x)};
   // asked for before the records, or the answer would queue behind them
-  const int first_escape = LOSSLESS && warp == CORRECTOR ? __ldg(p.escape_offsets + work.first) : 0;
-  const int last_escape = LOSSLESS && warp == CORRECTOR ? __ldg(p.escape_offsets + work.last) : 0;
+  const bool corrects = warp >= CORRECTOR && warp < CORRECTOR + CORRECTORS;
+  const int first_escape = corrects ? __ldg(p.escape_offsets + work.first) : 0;
+  const int last_escape = corrects ? __ldg(p.escape_offsets + work.last) : 0;
   if (threadIdx.x == 0) {
     prefetch_map(&map);
     for (int i = 0; i < STAGES; i++) {
       barrier_init(base + LANDED + 8 * i, 1);
-      barrier_init(base + FREE + 8 * i, CONSUMERS + LOSSLESS);
+      barrier_init(base + FREE + 8 * i, CONSUMERS + CORRECTORS);
       if (LISTED) barrier_init(base + BUILT + 8 * i, 1);
     }
     for (int i = 0; i < X_STAGES; i++) barrier_init(base + X_LANDED + 8 * i, 1);
@@ -387,13 +307,14 @@ void packed_gemm(const __grid_constant__ TensorMap map, const Arguments p) {
   __syncthreads();
   const Ring ring{base, 0, 0, 0, 0};
   float *corrections = (float *)(shared + CORRECTIONS);
-  if (warp == PRODUCER) {
-    produce(&map, p, ring, work, lane);
+  if (warp == RECORDS_PRODUCER) {
+    produce_records(p, ring, work, lane);
+  } else if (warp == ROWS_PRODUCER) {
+    produce_rows(&map, p, ring, work, lane);
   } else if (LISTED && warp >= BUILDER) {
     build_planes(ring, work, warp - BUILDER, lane);
-  } else if (LOSSLESS && warp == CORRECTOR) {
-    EscapeList list(p, work, first_escape, last_escape, lane);
-    correct(p, ring, work, list, lane, corrections);
+  } else if (LOSSLESS && warp >= CORRECTOR) {
+    Corrector(p, work, first_escape, last_escape, warp - CORRECTOR, lane, corrections).run(ring, work, first_escape);
   } else {
     consume(p, ring, work, warp >> 2, threadIdx.x & 127, corrections);
   }

@@ -3,13 +3,14 @@
 Formats: `specengine.weights`, paper sections 4.1 and 4.3; kernels: `packed_gemm.cu` and
 `packed_decode.cu`; the ops that users call: `ops.py`.
 
-What bounds a product on an H200 (`benchmarks/weights.py`): W12 with few rows reads at 0.93 to 1.03
-of the rate of a plain sum on large matrices; 64 rows add two thirds to what a multiprocessor takes
-from the second-level cache. A matrix of 5120 x 6144 is over before its start, exchange of sums and
-end, 2 to 3 us together, are amortised. W11s is not bound by its bytes: without decoding and
-multiplying it takes as long, so copies of varying size, lists and corrections hold it at 0.39 us a
-record, and W12 is faster. Four warpgroups in place of two were no faster at one row; mma.sync in
-place of wgmma was no faster there and slower at 64.
+What bounds a product on an H200 (`benchmarks/weights.py`): W12 with few rows reads as fast as a
+plain sum on large matrices. A matrix of 5120 x 6144 is over before the exchange of its parts' sums
+is amortised: 0.6 us at one row, 1.7 at 32, 3 at 64. W11S lacks 2% of the rate of its bytes at one
+row, and from 32 rows on waits for the one warp that builds its bit planes. Records of 8 bits are
+bound by their bytes once a warp of its own asks for rows; smaller ones by decoding and multiplying,
+0.22 us a record. Tried without gain: four consumer warpgroups in place of two, mma.sync in place of
+wgmma, reading the next record's words before this one's products, sharing the sum of parts among a
+tile's blocks.
 """
 
 import ctypes
@@ -57,11 +58,6 @@ class Format:
         """Of the ring; records that end in a list have a bit plane behind them."""
         return self.read_bytes + (0 if self.stride_bytes else 1024)
 
-    @property
-    def threads(self) -> int:
-        """Consumers and producer, the corrector of escapes, builders of bit planes."""
-        return 288 + 32 * self.lossless + (0 if self.stride_bytes else 64)
-
 
 FORMATS = {
     "w12": Format("W12", 12288, 12288, True),
@@ -94,6 +90,13 @@ class Variant:
     output: str = "u16"
     tile_step: int = 1
     skippable: bool = False
+
+    @property
+    def threads(self) -> int:
+        """Consumers and producers, correctors of escapes, builders of bit planes."""
+        form = FORMATS[self.format]
+        helpers = 1 + (self.rows <= 16)
+        return 320 + (32 * form.lossless if form.stride_bytes else 64 * helpers)
 
     def shared_bytes(self) -> int:
         form = FORMATS[self.format]
@@ -152,7 +155,7 @@ class _Product(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in (*_POINTERS, "y", "partials", "skip")),
-        *((name, ctypes.c_int) for name in ("rows", "channels", "k_blocks", "units", "dependent")),
+        *((name, ctypes.c_int) for name in ("rows", "channels", "k_blocks", "units")),
     )
 
 
@@ -196,8 +199,7 @@ class Weights:
 
 @functools.cache
 def _product_kernel(variant: Variant, device: int) -> Kernel:
-    threads = FORMATS[variant.format].threads
-    return load("packed_gemm", device, variant.defines(), threads, variant.shared_bytes())
+    return load("packed_gemm", device, variant.defines(), variant.threads, variant.shared_bytes())
 
 
 @functools.cache
@@ -243,7 +245,6 @@ def multiply(
         channels=y.shape[1],
         k_blocks=k_blocks,
         units=tiles * k_blocks,
-        dependent=dependent,
     )
     kernel = _product_kernel(variant, device)
     with torch.cuda.device(device):

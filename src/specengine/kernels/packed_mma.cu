@@ -62,8 +62,9 @@ __device__ __forceinline__ void load_stage(const Arguments &p, u32 stage, int ti
 
 __device__ __forceinline__ void multiply(u32 stage, int group, int thread, float *sum) {
   const int lane = thread & 31;
-  u32 pair[16];
-  unpack<WEIGHTS>(stage, 0, group, thread, pair);
+  u32 loaded[loaded_words(WEIGHTS)], pair[16];
+  load_record<WEIGHTS>(stage, 0, group, thread, loaded);
+  unpack<WEIGHTS>(loaded, pair);
 #pragma unroll
   for (int v = 0; v < GROUPS; v++) {
     const u32 line = stage + RECORD + (8 * v + (lane & 7)) * 128;

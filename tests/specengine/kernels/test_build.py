@@ -49,7 +49,7 @@ def test_an_interrupted_write_leaves_nothing(compilations, monkeypatch):
 
 
 def test_sources_include_nothing():
-    for name in ("packed_gemm", "packed_decode"):
+    for name in ("packed_gemm", "packed_mma", "packed_decode", "head_judge", "head_settle"):
         assert "#include" not in build.source_text(name)
 
 

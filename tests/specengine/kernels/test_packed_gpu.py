@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specengine.kernels import ops
+from specengine.kernels import ops, portable_linear
 from specengine.kernels import packed_linear as kernels
 from specengine.weights import decode_low_bit, decode_view, encode, encode_low_bit
 
@@ -18,6 +18,10 @@ SHAPES = [(384, 512), (200, 1000), (1000, 328), (128, 64), (5120, 6144), (2432, 
 ROWS = [1, 2, 7, 8, 9, 16, 17, 31, 32, 33, 47, 48, 49, 63, 64]
 LOSSLESS = ["w12", "w12n", "w11s"]
 LOSSY = ["w12n_view", "e2m5", "e2m4", "e2m3"]
+KERNELS = [
+    *((name, kernels.multiply) for name in LOSSLESS + LOSSY),
+    *((name, portable_linear.multiply) for name in ["w12", "w12n", *LOSSY]),
+]
 
 
 def natural_matrix(channels, width):
@@ -44,7 +48,8 @@ def packed_weights(matrix, name):
 
 
 class Case:
-    def __init__(self, name, channels, width):
+    def __init__(self, name, channels, width, multiply=kernels.multiply):
+        self.multiply = multiply
         original = natural_matrix(channels, width)
         self.weights, self.matrix = packed_weights(original, name)
         self.x = torch.randn(64, width, device="cuda").bfloat16()
@@ -54,7 +59,7 @@ class Case:
     def product(self, rows):
         """Of the first rows, in an output that starts as NaN."""
         y = torch.full((rows, self.matrix.shape[0]), torch.nan, dtype=torch.bfloat16, device="cuda")
-        kernels.multiply(self.x[:rows], self.weights, y)
+        self.multiply(self.x[:rows], self.weights, y)
         return y
 
     def arguments(self):
@@ -66,9 +71,12 @@ def shape(request):
     return request.param
 
 
-@pytest.fixture(scope="module", params=LOSSLESS + LOSSY)
+@pytest.fixture(
+    scope="module", params=KERNELS, ids=lambda case: f"{case[0]}-{case[1].__module__[19:]}"
+)
 def case(request, shape):
-    return Case(request.param, *shape)
+    name, multiply = request.param
+    return Case(name, *shape, multiply)
 
 
 @pytest.fixture(scope="module", params=LOSSLESS)
@@ -114,10 +122,11 @@ def test_every_bit_pattern_is_decoded(name):
     assert torch.equal(out.view(torch.int16), matrix.view(torch.int16))
 
 
-def test_logits_in_float32_are_not_rounded_to_bfloat16():
+@pytest.mark.parametrize("multiply", [kernels.multiply, portable_linear.multiply])
+def test_logits_in_float32_are_not_rounded_to_bfloat16(multiply):
     case = Case("e2m5", 2432, 5120)
     y = torch.full((3, 2432), torch.nan, device="cuda")
-    kernels.multiply(case.x[:3], case.weights, y)
+    multiply(case.x[:3], case.weights, y)
     assert (y.double() - case.expected[:3]).norm() / case.expected[:3].norm() < 1e-5
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specengine.errors import OptionError
-from specengine.kernels import build, nvrtc, ops
+from specengine.kernels import build, nvrtc, ops, portable_linear
 from specengine.kernels import packed_linear as kernels
 from specengine.weights import decode_low_bit, decode_view, encode, encode_low_bit
 
@@ -90,6 +90,14 @@ def test_every_block_has_records_and_fits_a_multiprocessor(tiles, k_blocks, mult
     assert all(start < stop for start, stop in pairwise(starts))
 
 
+@given(st.integers(1, 3000), st.integers(1, 600), st.sampled_from([58, 108, 132, 170]))
+def test_every_cut_of_a_tile_has_records(tiles, k_blocks, multiprocessors):
+    cuts = portable_linear.cuts_for(tiles, k_blocks, multiprocessors)
+    starts = [cut * k_blocks // cuts for cut in range(cuts + 1)]
+    assert all(start < stop for start, stop in pairwise(starts))
+    assert cuts == 1 or tiles * (cuts - 1) <= 2 * multiprocessors
+
+
 @pytest.mark.parametrize("name", kernels.FORMATS)
 @pytest.mark.parametrize("rows", [1, 8, 9, 16, 17, 32, 33, 48, 49, 64])
 def test_each_row_count_has_a_variant_that_fits(name, rows):
@@ -108,6 +116,17 @@ def test_the_product_compiles_for_hopper(name, rows):
     defines = kernels.variant_for(name, rows).defines()
     source = build.source_text("packed_gemm")
     code = nvrtc.compile_source("packed_gemm.cu", source, "sm_90a", defines)
+    assert code.startswith(b"\x7fELF")
+
+
+@needs_compiler
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_89", "sm_90a", "sm_120"])
+@pytest.mark.parametrize("name", [name for name in kernels.FORMATS if name != "w11s"])
+def test_the_portable_product_compiles_for_every_architecture(name, architecture):
+    assert portable_linear.multiplies(name, (8, 0))
+    source = build.source_text("packed_mma")
+    defines = portable_linear.defines_for(name, 16)
+    code = nvrtc.compile_source("packed_mma.cu", source, architecture, defines)
     assert code.startswith(b"\x7fELF")
 
 
