@@ -20,15 +20,24 @@ class EngineOptions(BaseModel):
         frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
     )
 
-    tree: Literal["chain", "best_first", "sampled_chain"] = "chain"
-    """Shape of the verified draft: the greedy chain, the best-first tree (paper section 4.2), or a
-    chain drawn from the drafter and accepted by rejection (greedy requests get the greedy one)."""
+    tree: Literal["chain", "best_first", "sampled_chain", "own"] = "chain"
+    """Shape of the verified draft: the greedy chain, the best-first tree (paper section 4.2), a
+    chain drawn from the drafter and accepted by rejection (greedy requests get the greedy one), or
+    the tree that an EAGLE-3 drafter grows on its own steps."""
 
     positions: int = Field(default=0, ge=0, le=64)
     """Drafted positions per step; 0 means the drafter's trained block."""
 
     nodes: int = Field(default=0, ge=0, le=256)
     """Verified rows per step, the root included; 0 means a chain's length (positions + 1)."""
+
+    confidence: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Cut a DSpark draft before the first position whose estimated acceptance lies below this; 0
+    never cuts."""
+
+    ngram: int = Field(default=0, ge=0, le=64)
+    """Rows of the draft that a chain looked up in the request's own tokens may take, below the best
+    path; 0 looks nothing up."""
 
     linear: Literal["plain", "prepacked", "w12", "w11s"] = "plain"
     """Layout of linear weights: as loaded; reordered once for the CPU's matrix units (target and
@@ -42,7 +51,7 @@ class EngineOptions(BaseModel):
     """Replay verify passes as captured CUDA graphs (GPU only; a hybrid target needs a chain)."""
 
 
-STEP_OPTIONS = frozenset({"tree", "positions", "nodes"})
+STEP_OPTIONS = frozenset({"tree", "positions", "nodes", "confidence", "ngram"})
 """Options that the step reads anew; the others shape the layers when a model is loaded."""
 
 

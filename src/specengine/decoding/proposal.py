@@ -8,9 +8,11 @@ import numpy as np
 
 from specengine.decoding.counters import EngineCounters
 from specengine.decoding.options import EngineOptions
-from specengine.decoding.sampled_chain import draw_chain
+from specengine.decoding.sampled_chain import SampledChain, draw_chain
 from specengine.decoding.sampling import Sampler
 from specengine.decoding.slots import Slot
+from specengine.drafters.base import ConfidentDrafter, GrowingDrafter
+from specengine.drafters.ngram import attach_chain
 from specengine.errors import OptionError
 from specengine.lattice import Lattice
 from specengine.trees import DraftTree, build
@@ -60,6 +62,8 @@ class LatticeProposer:
     def __init__(self, drafter: Drafter, options: EngineOptions, counters: EngineCounters) -> None:
         self._drafter = drafter
         self._tree = options.tree
+        self._confidence, self._ngram = options.confidence, options.ngram
+        self._check_drafter()
         self._counters = counters
         self.positions = options.positions or drafter.trained_positions
         self._nodes = options.nodes or self.positions + 1
@@ -77,7 +81,15 @@ class LatticeProposer:
         """A tree of at most `nodes` rows; the anchor alone when no drafted token may be emitted."""
         if depth == 0:
             return root_only(anchor)
-        return self.build(self.draft(slot, anchor, self.positions), anchor, depth, sampler)
+        if self._tree == "own":
+            tree = self._grow(slot, anchor, depth)
+        elif (lattice := self._cut_draft(slot, anchor)).positions == 0:
+            tree = root_only(anchor)
+        else:
+            tree = self.build(lattice, anchor, depth, sampler)
+        if self._ngram and not isinstance(tree, SampledChain):
+            tree = self._attach(slot, tree, depth)
+        return tree
 
     def draft(self, slot: Slot, anchor: int, positions: int) -> Lattice:
         """One drafter call; `positions` tokens whatever the remaining budget, as it was trained."""
@@ -96,6 +108,9 @@ class LatticeProposer:
             return root_only(anchor)
         with self._counters.timed("build"):
             within = Lattice(ids=lattice.ids[:depth], edge=lattice.edge[:depth])
+            if self._tree == "own":
+                # A recording keeps lattices, and any tree over one serves to go on.
+                return build("best_first", within, anchor, self._nodes)
             if self._tree != "sampled_chain":
                 tree = build(self._tree, within, anchor, self._nodes)
             elif sampler is None or sampler.sampling.temperature == 0.0:
@@ -104,6 +119,55 @@ class LatticeProposer:
                 tree = draw_chain(within, anchor, self._nodes, sampler)
         self._counters.activations[MECHANISM_OF_TREE[self._tree]] += 1
         return tree
+
+    def _check_drafter(self) -> None:
+        if self._tree == "own" and not isinstance(self._drafter, GrowingDrafter):
+            raise OptionError(
+                f"is 'own', and a {self._drafter.kind} drafter grows no tree",
+                where="option 'tree'",
+                fix="use 'best_first', or an EAGLE-3 drafter",
+            )
+        if not self._confidence:
+            return
+        if not isinstance(self._drafter, ConfidentDrafter):
+            raise OptionError(
+                f"is set, and a {self._drafter.kind} drafter estimates no acceptance",
+                where="option 'confidence'",
+                fix="leave it at 0, or use a DSpark drafter",
+            )
+        self._drafter.require_confidence()
+
+    def _grow(self, slot: Slot, anchor: int, depth: int) -> DraftTree:
+        assert isinstance(self._drafter, GrowingDrafter)
+        assert slot.state is not None
+        with self._counters.timed("draft"):
+            levels = min(self.positions, depth)
+            tree = self._drafter.grow(slot.state, anchor, levels, self._nodes)
+        self._counters.activations["own_tree"] += 1
+        return tree
+
+    def _cut_draft(self, slot: Slot, anchor: int) -> Lattice:
+        """The step's lattice; fewer positions where the drafter is not confident, even none."""
+        if not self._confidence:
+            return self.draft(slot, anchor, self.positions)
+        assert isinstance(self._drafter, ConfidentDrafter)
+        assert slot.state is not None
+        with self._counters.timed("draft"):
+            lattice = self._drafter.draft_confident(
+                slot.state, anchor, self.positions, self._confidence
+            )
+        if lattice.positions < self.positions:
+            self._counters.activations["confidence_cut"] += 1
+        return lattice
+
+    def _attach(self, slot: Slot, tree: DraftTree, depth: int) -> DraftTree:
+        with self._counters.timed("build"):
+            longer = attach_chain(
+                tree, slot.tokens, rows=self._ngram, nodes=self._nodes, depth=depth
+            )
+        if longer is not tree:
+            self._counters.activations["ngram_chain"] += 1
+        return longer
 
 
 MECHANISM_OF_TREE = {

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from specengine.drafters.ngram import TokenHistory
 from specengine.models.graphs import ROW_STEP
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Slot:
     cache: TargetCache
     state: DrafterState | None
     """None without a drafter."""
-    tokens: list[int] = field(default_factory=list)
+    tokens: TokenHistory = field(default_factory=TokenHistory)
     """Committed tokens, one per committed position."""
 
 

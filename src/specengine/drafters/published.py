@@ -101,11 +101,10 @@ def _kind(fields: Table, names: Collection[str], where: str) -> str:
         return "dflash2"
     if fields.get("markov_rank") or any(name.startswith(_MARKOV) for name in names):
         return "dspark"
-    if "mask_token_id" in fields:
+    if "mask_token_id" in fields or "hidden_norm.weight" in names:
         return "dflash"
-    if _EAGLE_NORM in names or "eagle_aux_hidden_state_layer_ids" in fields or (
-        not names and "draft_vocab_size" in fields
-    ):  # fmt: skip
+    stated = {"eagle_aux_hidden_state_layer_ids", "ttt_length", "draft_vocab_size"}
+    if _EAGLE_NORM in names or "fc.weight" in names or not stated.isdisjoint(fields):
         return "eagle3"
     raise CheckpointError(
         "describes no DFlash, DFlash2, DSpark or EAGLE-3 drafter", where=where,
