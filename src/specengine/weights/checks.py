@@ -9,7 +9,13 @@ from specengine.weights.coding import escape_places
 from specengine.weights.layout import BLOCK, TILE
 from specengine.weights.packed import UNIT, Packed
 from specengine.weights.registry import FORMATS, WIDEST
-from specengine.weights.w11s import DENSE_BYTES, LARGEST_RECORD, LIST_BLOCKS, listed_counts
+from specengine.weights.w11s import (
+    DENSE_BYTES,
+    LARGEST_RECORD,
+    LIST_BLOCKS,
+    listed_counts,
+    record_units,
+)
 from specengine.weights.window import HIGHEST_TOP, LOWEST_TOP, tops_of
 
 _FIX = "encode the tensor again"
@@ -58,9 +64,8 @@ def check_lists(packed: Packed, where: str) -> None:
     """
     if packed.record_offsets is not None:
         listed = listed_counts(packed).sum(1, dtype=torch.int64)
-        units = (DENSE_BYTES + LIST_BLOCKS + listed + UNIT - 1) // UNIT
         _require(
-            torch.equal(units, packed.record_offsets.diff().long()),
+            torch.equal(record_units(listed), packed.record_offsets.diff().long()),
             where,
             "a record's counts miss its size",
         )

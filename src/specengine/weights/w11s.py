@@ -5,10 +5,11 @@ of its channel's window. Windows are chosen so that about 99% lie in the upper h
 out, and each record lists the few weights where it is 0. A kernel rebuilds the bit as a plane of 1
 KB in shared memory and then decodes without branches.
 
-A record is 11 264 dense bytes, 32 counts, the listed positions, zeros up to 16 bytes. A position is
-that of the weight's bit in the plane: word 128 * half + thread, bit 16 * lane + register; each
-count and 8-bit position belong to a block of 8 words. A record never exceeds 12 288 bytes: weights
-that do not fit the list become escapes.
+A record is 11 264 dense bytes, 32 counts, the listed positions, zeros up to whole
+memory lines: bulk copies that begin or end inside a line take 4% longer, the zeros half a percent.
+A position is that of the weight's bit in the plane: word 128 * half + thread, bit 16 * lane +
+register; each count and 8-bit position belong to a block of 8 words. A record never exceeds 12 288
+bytes: weights that do not fit the list become escapes.
 """
 
 import torch
@@ -42,6 +43,8 @@ LIST_BLOCKS = 32
 """Blocks of 256 positions."""
 MOST_LISTED = LARGEST_RECORD - DENSE_BYTES - LIST_BLOCKS
 MOST_IN_BLOCK = 255
+LINE = 128
+"""Bytes of a memory line."""
 _HEAD_BYTES = DENSE_BYTES + LIST_BLOCKS
 
 
@@ -91,6 +94,12 @@ def listed_counts(packed: Packed) -> torch.Tensor:
     start = UNIT * packed.record_offsets[:-1].long() + DENSE_BYTES
     span = torch.arange(LIST_BLOCKS, device=start.device)
     return packed.records[start[:, None] + span]
+
+
+def record_units(listed: torch.Tensor) -> torch.Tensor:
+    """Sizes of records, in units, by the number of weights that they list."""
+    lines = (_HEAD_BYTES + listed + LINE - 1) // LINE
+    return lines * (LINE // UNIT)
 
 
 def _listed(lower: torch.Tensor, width: int) -> torch.Tensor:
@@ -147,7 +156,7 @@ def _assemble(lanes: torch.Tensor, listed: torch.Tensor) -> tuple[torch.Tensor, 
     in_blocks = torch.bincount(listed >> 8, minlength=count * LIST_BLOCKS).view(count, -1)
     heads[:, DENSE_BYTES:] = in_blocks
     in_records = in_blocks.sum(1)
-    offsets = offsets_of((_HEAD_BYTES + in_records + UNIT - 1) // UNIT)
+    offsets = offsets_of(record_units(in_records))
     start = UNIT * offsets[:-1].long()
     records = lanes.new_zeros(UNIT * int(offsets[-1]), dtype=torch.uint8)
     paste_in(records, start, heads)
