@@ -74,6 +74,11 @@ class BestFirstSearch:
         return len(self._slots)
 
     @property
+    def scores(self) -> list[float]:
+        """Path score of each node taken, the root's 0 first."""
+        return self._scores
+
+    @property
     def next_score(self) -> float:
         """Path score of the node that would be taken; -inf when there is none."""
         return -self._heap[0][0] if self._heap else -inf
@@ -104,9 +109,10 @@ class BestFirstSearch:
             if depth < positions:
                 self._push_child(node, depth, slot, -cost, ranks)
 
-    def tree(self, lattice: Lattice, anchor: int) -> DraftTree:
-        """The nodes taken so far as a tree, its `logp` by the lattice's own edges."""
-        return tree_of_slots(lattice, anchor, self._slots, self._parents, self._depths)
+    def tree(self, lattice: Lattice, anchor: int, nodes: int | None = None) -> DraftTree:
+        """The nodes taken, or the first `nodes` of them; `logp` by the lattice's own edges."""
+        slots, parents, depths = self._slots[:nodes], self._parents[:nodes], self._depths[:nodes]
+        return tree_of_slots(lattice, anchor, slots, parents, depths)
 
     def _push_child(
         self, node: int, depth: int, slot: int, score: float, ranks: tuple[int, ...]

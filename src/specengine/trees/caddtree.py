@@ -8,7 +8,6 @@ every measured step does, and belongs to one context length.
 """
 
 from dataclasses import dataclass
-from math import exp
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +30,12 @@ class StepCost:
     seconds: float
     slopes: tuple[tuple[float, float], ...]
 
-    def __call__(self, rows: int) -> float:
-        """Seconds of a step that verifies `rows` rows."""
-        return self.seconds + sum(by * max(rows - start, 0.0) for start, by in self.slopes)
+    def __call__(self, rows: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Seconds of steps that verify `rows` rows."""
+        found = np.full(rows.shape, self.seconds)
+        for start, by in self.slopes:
+            found += by * np.maximum(rows - start, 0.0)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +52,9 @@ class CaDDTree:
         """
         require_root(nodes)
         search = marginal_search(lattice)
-        tokens, seconds = 1.0, self.cost(1)
-        while len(search) < nodes:
-            gained = tokens + exp(search.next_score)
-            cost = self.cost(len(search) + 1)
-            if gained * seconds <= tokens * cost:
-                break
-            search.take(len(search) + 1)
-            tokens, seconds = gained, cost
-        return search.tree(lattice, anchor)
+        search.take(nodes)
+        (size,) = self.sizes(np.array([search.scores])).tolist()
+        return search.tree(lattice, anchor, size)
 
     def sizes(self, score: NDArray[np.float64]) -> NDArray[np.int64]:
         """Rows that each of B trees keeps of DDTree's nodes.
@@ -72,7 +68,7 @@ class CaDDTree:
         """
         count = score.shape[1]
         tokens = np.add.accumulate(np.exp(score), axis=1)
-        seconds = np.array([self.cost(rows) for rows in range(1, count + 1)])
+        seconds = self.cost(np.arange(1.0, count + 1))
         stops = tokens[:, 1:] * seconds[:-1] <= tokens[:, :-1] * seconds[1:]
         kept: NDArray[np.int64] = np.where(stops.any(axis=1), stops.argmax(axis=1) + 1, count)
         return kept

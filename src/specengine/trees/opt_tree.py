@@ -71,8 +71,11 @@ def _enter_level(
     """
     gain = 0.0
     edge = lattice.edge[position]
+    rows: dict[int, tuple[list[int], list[float]]] = {}
     for cost, depth, ranks, slot in frontier:
-        by_rank, scores = sorted_row(edge[slot].tolist())
+        if slot not in rows:
+            rows[slot] = sorted_row(edge[slot].tolist())
+        by_rank, scores = rows[slot]
         for rank, child in enumerate(by_rank):
             below = cost - min(scores[child], 0.0)
             full = len(kept) == room

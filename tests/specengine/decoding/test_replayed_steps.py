@@ -125,17 +125,20 @@ def test_the_same_steps(
     builder = builder_of(name, recording)
     monkeypatch.setitem(registry.BUILDERS, name, builder)
     monkeypatch.setitem(proposal.MECHANISM_OF_TREE, name, "best_first_tree")
+    limits = (limit,) if ends_early else (limit, *range(9, 21))
     for nodes in (2, 7, 16):
         options = EngineOptions.model_construct(
             **(EngineOptions().model_dump() | {"tree": name, "nodes": nodes})
         )
-        live = live_steps(Engine(target, drafter, options), limit)
-        assert len(set(live)) > 1
-        replay = TreeReplay(recording, builder, POSITIONS, limit=limit)
-        assert replayed_steps(replay, nodes) == live
-        if name == "chain":
-            depth = min(POSITIONS, nodes - 1)
-            assert replayed_steps(ChainReplay(recording, depth, limit), nodes) == live
+        for shorter in limits:
+            # A shorter request is the beginning of the longer one, but its last trees differ.
+            live = live_steps(Engine(target, drafter, options), shorter)
+            begun = Recording("r", recorded.tokens[:shorter], recorded.ids, recorded.edge)
+            replay = TreeReplay(begun, builder, POSITIONS, limit=shorter)
+            assert replayed_steps(replay, nodes) == live
+            if name == "chain":
+                depth = min(POSITIONS, nodes - 1)
+                assert replayed_steps(ChainReplay(begun, depth, shorter), nodes) == live
 
 
 @pytest.mark.parametrize("name", TREES)
