@@ -69,7 +69,7 @@ def attention(rows, context, start, w: State, at: str, config, layer: int, causa
 def hidden_rows(network, embedded, features, *, filters: bool) -> torch.Tensor:
     """Final-normed block rows; `filters=False` leaves the convolutions out (DFlash v1)."""
     config, w = network.config, network.state_dict()
-    eps, group = config.rms_norm_eps, config.conv_group_size
+    eps, group = config.rms_norm_eps, getattr(config, "conv_group_size", 0)
     context = torch.stack(
         [norm(w["fc.weight"] @ row, w["hidden_norm.weight"], eps) for row in features]
     )
