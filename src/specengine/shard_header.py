@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from specengine.errors import CheckpointError
 
@@ -106,9 +106,9 @@ def _tensor(path: Path, name: str, entry: Any, start: int) -> SourceTensor:
     dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
     if not isinstance(dtype, str) or dtype not in BITS:
         raise _fault(path, f"{label} has the unknown dtype {dtype!r:.40}")
-    if not _sizes(shape) or len(shape) > MOST_DIMENSIONS:
+    if not _are_sizes(shape) or len(shape) > MOST_DIMENSIONS:
         raise _fault(path, f"{label} has the impossible shape {shape!r:.60}")
-    if not _sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+    if not _are_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise _fault(path, f"{label} has the impossible byte range {offsets!r:.60}")
     found, wanted = offsets[1] - offsets[0], BITS[dtype] * math.prod(shape)
     if 8 * found != wanted:
@@ -116,7 +116,7 @@ def _tensor(path: Path, name: str, entry: Any, start: int) -> SourceTensor:
     return SourceTensor(name, dtype, tuple(shape), start + offsets[0], start + offsets[1])
 
 
-def _sizes(value: Any) -> bool:
+def _are_sizes(value: Any) -> TypeGuard[list[int]]:
     """Whether this is a list of whole numbers that a file can have."""
     return isinstance(value, list) and all(
         type(one) is int and 0 <= one <= LARGEST_SIZE for one in value

@@ -8,7 +8,7 @@ import typer
 
 from specpilot.cli.output import Finished, print_json
 from specpilot.cli.runs import DEPLOYMENT_FILE, controller_process, require_run
-from specpilot.core.errors import EngineFailure, ExitCode, Refused, SpecPilotError
+from specpilot.core.errors import ExitCode, Refused, SpecPilotError
 
 if TYPE_CHECKING:
     from specpilot.forcing.rules import ForcingResult
@@ -52,6 +52,7 @@ async def force_run(run: Path, outputs: Path | None, system: str) -> "ForcingRes
     """
     from specpilot.cli.serve import find_checkout
     from specpilot.controller.journal import read_journal
+    from specpilot.controller.outcomes import require_answers
     from specpilot.controller.servers import Arena, serving
     from specpilot.controller.systems import SystemRepository
     from specpilot.core.deployment import load_deployment
@@ -87,13 +88,9 @@ async def force_run(run: Path, outputs: Path | None, system: str) -> "ForcingRes
         checkout = find_checkout(run, system)
         async with serving(arena, checkout, development) as server:
             played = [await server.generate(request) for request in development]
-        failed = [item for item in played if item.error is not None]
-        if failed:
-            raise EngineFailure(
-                f"{len(failed)} requests failed ({failed[0].error})",
-                where=f"system {system}",
-                fix="look at the server's log in the run folder",
-            )
+        require_answers(
+            played, where=f"system {system}", fix="look at the server's log in the run folder"
+        )
         forced = outputs_of(development, played)
     stock = SystemRepository(run).export(state.stock.system)
     async with serving(arena, stock, development) as scorer:

@@ -20,6 +20,10 @@ def model_folder(model: str) -> Path:
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder.absolute()
+    if model.startswith(("/", ".", "~")) or model.count("/") > 1:
+        raise SpecPilotError(
+            "is no folder", where=model, fix="give the model's folder, or its id on the hub"
+        )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from specpilot.agents.base import MemoryOffer
+from specpilot.controller.git import GitError
 from specpilot.controller.timing import changed_options
 from specpilot.core.deployment import Deployment
 from specpilot.core.errors import Refused
@@ -63,7 +64,7 @@ class RunMemory:
                 verify_entry(self._registry, stored, stock)
                 admit(self._registry, stored, stock)
                 required.append(stored.id)
-        except Refused as error:
+        except (Refused, GitError) as error:
             return item.plan.mechanism, False, str(error)
         detail = "reproduces its source system byte for byte"
         if item.plan.memory_entry is not None:
