@@ -1,0 +1,197 @@
+"""What loading finds out by itself: slots on the target's text, token maps, shared tables, taps."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from specengine.drafters import load_drafter
+from specengine.drafters.checkpoint import INDEX, write_network
+from specengine.drafters.slot_check import tell_slots
+from specengine.errors import CheckpointError
+from specengine.lattice import Lattice
+from specengine.models import Target
+
+
+@pytest.fixture
+def llama(tiny_model):
+    return Target(tiny_model("qwen3_5"), taps=())
+
+
+class Reading:
+    """A drafter that is right in `share` of its drafts when its rows are read as `truth`."""
+
+    trained_positions = 3
+    taps = (0,)
+
+    def __init__(self, texts, truth: str, read: str, share: float) -> None:
+        self.texts, self.ahead, self.share = texts, 1 + (read != truth), share
+        self.draw = np.random.default_rng(0)
+
+    def new_state(self, capacity):
+        return type("State", (), {"length": 0, "tokens": []})()
+
+    def extend(self, state, features, tokens):
+        assert features.shape == (1, 64)
+        state.tokens = [*state.tokens, *tokens.tolist()]
+        state.length += 1
+
+    def draft(self, state, anchor, positions):
+        known = next(text for text in self.texts if text[: state.length] == state.tokens)
+        assert known[state.length] == anchor
+        place = state.length + self.ahead
+        right = [*known[place : place + positions], 0, 0, 0][:positions]
+        wrong = [(token + 7) % 61 for token in right]
+        ids = right if self.draw.random() < self.share else wrong
+        return Lattice(np.array(ids)[:, None], np.zeros((positions, 1, 1), dtype=np.float32))
+
+
+def _texts(target):
+    from specengine.drafters import slot_check
+
+    target.taps = (0,)
+    starts = slot_check._starts(target.vocab_size)
+    return [slot_check._text(target, start)[0] for start in starts]
+
+
+@pytest.mark.parametrize("truth", ["in_place", "shifted"])
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_slots_show_on_the_targets_text(truth, share, llama, tmp_path, caplog):
+    texts = _texts(llama)
+    with caplog.at_level(logging.INFO, "specengine"):
+        found = tell_slots(lambda read: Reading(texts, truth, read, share), llama, tmp_path)
+    assert found == truth
+    assert "slots are not stated" in caplog.text
+    assert llama.taps == (0,)
+
+
+def test_a_drafter_that_is_never_right_shows_nothing(llama, tmp_path):
+    texts = _texts(llama)
+    with pytest.raises(CheckpointError, match="add sample_from_anchor"):
+        tell_slots(lambda read: Reading(texts, "shifted", read, 0.0), llama, tmp_path)
+
+
+def _files(folder, change):
+    """Rewrite a drafter's only shard without its index."""
+    path = next(folder.glob("*.safetensors"))
+    tensors = load_file(path)
+    path.unlink()
+    (folder / INDEX).unlink(missing_ok=True)
+    change(tensors)
+    save_file(tensors, folder / "model.safetensors")
+
+
+@pytest.fixture
+def written(make_kind, tmp_path):
+    def write(name, target):
+        network = make_kind(name, target)
+        write_network(network, network.config, tmp_path, shard_bytes=2**24)
+        return tmp_path
+
+    return write
+
+
+def test_unstated_slots_of_a_random_drafter_are_refused(written, llama):
+    folder = written("dspark", llama)
+    table = json.loads((folder / "config.json").read_text())
+    del table["sample_from_anchor"]
+    names = ("block_size", "mask_token_id", "target_layer_ids")
+    table["dflash_config"] = {name: table.pop(name) for name in names}
+    (folder / "config.json").write_text(json.dumps(table))
+    with pytest.raises(CheckpointError, match="does not say which tokens"):
+        load_drafter("dspark", folder, llama)
+
+
+def _one_token_twice(tensors):
+    tensors["d2t"][1] = tensors["d2t"][0] - 1
+
+
+def _outside(tensors):
+    tensors["d2t"][3] = 60
+
+
+def _absolute(tensors):
+    tensors["d2t"] += torch.arange(len(tensors["d2t"]))
+
+
+def _another_mask(tensors):
+    tensors["t2d"] = torch.ones(61, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_one_token_twice, "'d2t' maps two draft ids to one token"),
+        (_outside, "'d2t' maps to token 63 of 61"),
+        (_absolute, "'d2t' maps"),
+        (_another_mask, "'d2t' and 't2d' disagree"),
+    ],
+)
+@pytest.mark.parametrize("name", ["eagle3-own", "dspark-own"])
+def test_wrong_token_maps_are_refused(name, change, message, written, target):
+    folder = written(name, target)
+    _files(folder, change)
+    with pytest.raises(CheckpointError, match=message):
+        load_drafter("auto", folder, target)
+
+
+def test_token_maps_with_their_mask_load(written, target):
+    folder = written("eagle3-own", target)
+
+    def add_mask(tensors):
+        reached = torch.arange(40) + tensors["d2t"]
+        tensors["t2d"] = torch.zeros(61, dtype=torch.bool).index_fill(0, reached, True)
+
+    _files(folder, add_mask)
+    drafter = load_drafter("eagle3", folder, target)
+    assert len(drafter.vocabulary.target_ids(torch.arange(40)).unique()) == 40
+
+
+def test_maps_of_nothing_load_and_others_need_a_size(written, target):
+    folder = written("eagle3", target)
+    _files(folder, lambda t: t.update(d2t=torch.zeros(61, dtype=torch.int64)))
+    load_drafter("eagle3", folder, target)
+    _files(folder, lambda t: t["d2t"].fill_(1))
+    with pytest.raises(CheckpointError, match="names no draft_vocab_size"):
+        load_drafter("eagle3", folder, target)
+
+
+def test_copies_of_the_targets_tables_are_shared(written, target):
+    for table in (target.embed_tokens, target.head):
+        table.bfloat16().float()
+    folder = written("dspark", target)
+
+    def add_tables(tensors):
+        tensors["embed_tokens.weight"] = target.embed_tokens.weight.bfloat16()
+        tensors["lm_head.weight"] = target.head.weight.bfloat16() * 2
+
+    _files(folder, add_tables)
+    drafter = load_drafter("dspark", folder, target)
+    assert drafter.network.embed_tokens is None
+    assert drafter.network.lm_head is not None
+    hidden = torch.randn(2, 64)
+    assert torch.equal(drafter.vocabulary.head(hidden), target.head(hidden) * 2)
+
+
+def test_usual_taps(written, target):
+    folder = written("eagle3", target)
+    path = folder / "config.json"
+    table = json.loads(path.read_text())
+    del table["target_layer_ids"]
+    path.write_text(json.dumps(table))
+
+    def widen(tensors):
+        tensors["fc.weight"] = torch.randn(64, 3 * 64)
+
+    _files(folder, widen)
+    assert load_drafter("eagle3", folder, target).taps == (1, 2, 2)
+
+
+def test_names_that_mean_the_same_tensor_are_refused(written, target):
+    folder = written("dflash", target)
+    _files(folder, lambda t: t.update({"model.norm.weight": t["norm.weight"].clone()}))
+    with pytest.raises(CheckpointError, match="which are the same tensor"):
+        load_drafter("dflash", folder, target)
