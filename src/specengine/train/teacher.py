@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 
 from specengine.errors import CheckpointError
 
@@ -34,7 +35,8 @@ class Teacher:
         return frozenset(stop if isinstance(stop, list) else [stop])
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.model.get_input_embeddings()(tokens)
+        """Rows of the embedding as they are: drafters read them without a model's own scale."""
+        return functional.embedding(tokens, self.model.get_input_embeddings().weight)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.model.get_output_embeddings()(hidden)

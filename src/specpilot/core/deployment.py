@@ -40,7 +40,8 @@ class Target(Record):
 class Drafter(Record):
     """The model that proposes tokens."""
 
-    kind: Literal["dflash2"]
+    kind: Literal["dflash2", "dflash", "dspark", "eagle3", "auto"]
+    """What the folder holds; `auto` takes whatever it holds."""
     model: Text
     """Folder, or hub id."""
 

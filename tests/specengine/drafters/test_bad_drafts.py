@@ -1,0 +1,75 @@
+"""Lattices that no drafter may hand out, and budgets that do not fit one."""
+
+import numpy as np
+import pytest
+import torch
+
+from specengine.decoding import Engine, EngineOptions
+from specengine.drafters.loading import drafter_of
+from specengine.errors import NumericError, OptionError
+from specengine.lattice import Lattice
+from specengine.models import Target
+
+
+def _lattice(positions=2, candidates=3):
+    ids = np.arange(positions * candidates).reshape(positions, candidates)
+    edge = np.full(
+        (positions, candidates, candidates), -np.log(max(candidates, 1)), dtype=np.float32
+    )
+    return Lattice(ids, edge)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
+def test_empty_lattices_are_refused(shape):
+    with pytest.raises(NumericError, match="lattice: is empty"):
+        _lattice(*shape).check()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_non_finite_scores_are_refused(bad):
+    lattice = _lattice()
+    lattice.edge[1, 2, 0] = bad
+    with pytest.raises(NumericError, match="non-finite"):
+        lattice.check()
+
+
+def test_duplicate_candidates_are_refused():
+    lattice = _lattice()
+    lattice.ids[1] = [7, 8, 7]
+    with pytest.raises(NumericError, match="names a candidate twice"):
+        lattice.check()
+
+
+@pytest.fixture
+def llama(tiny_model):
+    target = Target(tiny_model("llama"), taps=(0,))
+    target.eos_token_ids = frozenset()
+    return target
+
+
+def _counters(target, drafter, **options):
+    engine = Engine(target, drafter, EngineOptions(**options))
+    session = engine.start([5, 6, 7], 6)
+    while session.finish_reason is None:
+        session.step()
+    return engine.counters
+
+
+def test_budgets_that_do_not_fit(kind, make_kind, llama):
+    drafter = drafter_of(make_kind(kind, llama), llama)
+    with pytest.raises(OptionError, match="leaves no room"):
+        Engine(llama, drafter, EngineOptions(nodes=1))
+    # One position has no more than its candidates: the tree is smaller than its budget.
+    counters = _counters(llama, drafter, tree="best_first", positions=1, nodes=64)
+    most = drafter.draft(_state(drafter, llama), 7, 1).candidates
+    assert counters.drafted_tokens <= most * counters.steps
+    # A chain ends with the lattice, and drafts nothing that could not be emitted.
+    counters = _counters(llama, drafter, positions=2, nodes=64)
+    assert counters.drafted_tokens <= 2 * counters.steps
+
+
+def _state(drafter, target):
+    features = target.forward(target.new_cache(8), torch.tensor([5, 6])).features
+    state = drafter.new_state(8)
+    drafter.extend(state, features, np.array([5, 6]))
+    return state
