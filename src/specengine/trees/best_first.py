@@ -20,12 +20,12 @@ from specengine.lattice import Lattice
 from specengine.trees.base import require_root
 from specengine.trees.draft_tree import DraftTree, tree_of_slots
 
-Row = Callable[[int, int], list[float]]
-"""(position, parent's slot) -> the scores in nats of the row's candidates, by slot."""
-# A row's slots by rank, and its scores by slot.
-_Sorted = tuple[list[int], list[float]]
+Sorted = tuple[list[int], list[float]]
+"""A row's slots by rank, and its scores in nats by slot."""
+Row = Callable[[int, int], Sorted]
+"""(position, parent's slot) -> the row of the candidates there."""
 # Score negated, depth, ranks of the path, parent node, row.
-_Entry = tuple[float, int, tuple[int, ...], int, _Sorted]
+_Entry = tuple[float, int, tuple[int, ...], int, Sorted]
 
 
 def build_best_first(lattice: Lattice, anchor: int, nodes: int) -> DraftTree:
@@ -45,9 +45,8 @@ def build_best_first(lattice: Lattice, anchor: int, nodes: int) -> DraftTree:
 def edge_rows(edge: NDArray[np.floating]) -> Row:
     """The rows of a [D, K, K] array of scores."""
 
-    def row(position: int, slot: int) -> list[float]:
-        scores: list[float] = edge[position, slot].tolist()
-        return scores
+    def row(position: int, slot: int) -> Sorted:
+        return sorted_row(edge[position, slot].tolist())
 
     return row
 
@@ -64,7 +63,7 @@ class BestFirstSearch:
         """
         self._positions = positions
         self._row = row
-        self._rows: dict[tuple[int, int], _Sorted] = {}
+        self._rows: dict[tuple[int, int], Sorted] = {}
         self._slots, self._parents, self._depths, self._scores = [0], [-1], [0], [0.0]
         self._heap: list[_Entry] = []
         self._push_child(0, 0, 0, 0.0, ())
@@ -120,13 +119,13 @@ class BestFirstSearch:
         key = (depth, slot)
         row = self._rows.get(key)
         if row is None:
-            row = self._rows[key] = sorted_row(self._row(depth, slot))
+            row = self._rows[key] = self._row(depth, slot)
         # Rounding of a log-softmax may leave a score just above 0; no path may gain by it.
         score += min(row[1][row[0][0]], 0.0)
         heappush(self._heap, (-score, depth + 1, (*ranks, 0), node, row))
 
 
-def sorted_row(scores: list[float]) -> _Sorted:
+def sorted_row(scores: list[float]) -> Sorted:
     """The slots of a row by rank, and its scores by slot."""
     # `reverse=True` keeps equal scores in slot order.
     return sorted(range(len(scores)), key=scores.__getitem__, reverse=True), scores

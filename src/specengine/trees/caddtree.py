@@ -69,6 +69,6 @@ class CaDDTree:
         count = score.shape[1]
         tokens = np.add.accumulate(np.exp(score), axis=1)
         seconds = self.cost(np.arange(1.0, count + 1))
-        stops = tokens[:, 1:] * seconds[:-1] <= tokens[:, :-1] * seconds[1:]
-        kept: NDArray[np.int64] = np.where(stops.any(axis=1), stops.argmax(axis=1) + 1, count)
+        pays = tokens[:, 1:] * seconds[:-1] > tokens[:, :-1] * seconds[1:]
+        kept: NDArray[np.int64] = 1 + np.logical_and.accumulate(pays, axis=1).sum(axis=1)
         return kept

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from specengine.errors import OptionError
 from specengine.lattice import Lattice
 from specengine.trees.base import require_root
-from specengine.trees.best_first import BestFirstSearch, Row, sorted_row
+from specengine.trees.best_first import BestFirstSearch, Row, Sorted, sorted_row
 from specengine.trees.draft_tree import DraftTree
 
 BINS_PER_NAT = 128
@@ -72,11 +72,12 @@ class Calibrated:
             curves[d] + curves[d][-1:] * beyond for d in range(min(lattice.positions, deepest + 1))
         ]
 
-        def row(position: int, slot: int) -> list[float]:
+        def row(position: int, slot: int) -> Sorted:
             by_rank, found = sorted_row(edge[position, slot].tolist())
             places: list[int] = place[position, slot].tolist()
             for child, curve in zip(by_rank, by_depth[min(position, deepest)], strict=False):
                 found[child] = curve[places[child]]
-            return found
+            # Nearly sorted already; equal scores stay in the order of their edges.
+            return sorted(by_rank, key=found.__getitem__, reverse=True), found
 
         return row

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from specengine.lattice import Lattice
 from specengine.trees.base import require_root
-from specengine.trees.best_first import BestFirstSearch
+from specengine.trees.best_first import BestFirstSearch, sorted_row
 from specengine.trees.draft_tree import DraftTree
 
 
@@ -42,7 +42,7 @@ class DDTree:
 
 def marginal_search(lattice: Lattice) -> BestFirstSearch:
     """The lattice's nodes by the sum of marginals."""
-    rows: list[list[float]] = marginals(lattice.edge[None])[0].tolist()
+    rows = [sorted_row(scores) for scores in marginals(lattice.edge[None])[0].tolist()]
     return BestFirstSearch(lattice.positions, lambda position, slot: rows[position])
 
 
