@@ -26,6 +26,9 @@ _SHAPE = (
     "max_position_embeddings",
 )
 
+_STATIC_ROPE = ("linear", "llama3", "yarn")
+"""Scaled rotary types whose angles do not depend on the length of the sequence seen so far."""
+
 
 def read_config(folder: Path, names: Collection[str] = ()) -> AnyConfig:
     """Read and check `folder/config.json`; see `parse_config`.
@@ -57,7 +60,6 @@ def parse_config(table: dict[str, Any], where: str, names: Collection[str] = ())
         "dspark": _dspark,
         "eagle3": _eagle3,
     }
-    _check_rope(fields, where)
     try:
         config = build[fields["kind"]](fields)
     except KeyError as error:
@@ -101,6 +103,7 @@ def _shared(fields: Table) -> Table:
         "head_dim": int(fields.get("head_dim") or hidden // heads),
         "rms_norm_eps": float(fields["rms_norm_eps"]),
         "rope_theta": float(rope["rope_theta"] if "rope_theta" in rope else fields["rope_theta"]),
+        "rope_scaling": _rope_scaling(fields),
         "num_target_layers": None if targets is None else int(targets),
         "target_layer_ids": tuple(fields["target_layer_ids"]),
         "layer_types": tuple(fields.get("layer_types") or ["full_attention"] * layers),
@@ -162,12 +165,14 @@ def _eagle3(fields: Table) -> Eagle3Config:
     )
 
 
-def _check_rope(fields: Table, where: str) -> None:
-    rope = fields.get("rope_parameters") or {}
-    if fields.get("rope_scaling") or rope.get("rope_type", "default") != "default":
-        raise CheckpointError(
-            "asks for scaled rotary positions", where=where, fix="use a drafter with default rope"
-        )
+def _rope_scaling(fields: Table) -> tuple[tuple[str, Any], ...]:
+    """Published numbers of scaled rotary positions, without the base."""
+    rope = dict(fields.get("rope_scaling") or fields.get("rope_parameters") or {})
+    kind = rope.pop("rope_type", rope.pop("type", None))
+    rope.pop("rope_theta", None)
+    if kind == "default" or (kind is None and not rope):
+        return ()
+    return (("rope_type", kind), *sorted(rope.items()))
 
 
 def _check(config: AnyConfig, where: str) -> None:
@@ -212,6 +217,9 @@ def _shared_rules(config: DraftConfig) -> dict[str, bool]:
         "sliding layers need sliding_window": config.sliding_window is not None
         or "sliding_attention" not in config.layer_types,
         "layer_types knows full_attention and sliding_attention": set(config.layer_types) <= kinds,
+        f"scaled rotary positions must be of type {', '.join(_STATIC_ROPE)}": (
+            not config.rope_scaling or config.rope_scaling[0][1] in _STATIC_ROPE
+        ),
         "num_key_value_heads must divide num_attention_heads": config.num_attention_heads
         % max(config.num_key_value_heads, 1)
         == 0,

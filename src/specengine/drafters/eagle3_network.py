@@ -134,7 +134,7 @@ class Eagle3Network(nn.Module):
         Returns:
             What the head reads, [n, d], and what the next step reads as features, [n, d].
         """
-        tables = rotary_tables(positions, self.config.head_dim, self.config.rope_theta)
+        tables = rotary_tables(positions, self.config)
         rows = self.layers[0](embedded, features, tables, memory, at, visible)
         normed = self.norm(rows)
         return normed, (normed if self.config.norm_output else rows)

@@ -5,11 +5,15 @@ B rows per block with the anchor in row 0. Context keys and values are shared by
 sequence. Training and drafting run the same code.
 """
 
+from functools import cache
+
 import torch
 from torch import nn
 from torch.nn import functional
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from specengine.drafters.records import BlockConfig, DFlash2Config
+from specengine.drafters.records import BlockConfig, DFlash2Config, DraftConfig
 
 
 class RMSNorm(nn.Module):
@@ -27,13 +31,40 @@ class RMSNorm(nn.Module):
 
 
 def rotary_tables(
-    positions: torch.Tensor, head_dim: int, theta: float
+    positions: torch.Tensor, config: DraftConfig
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Cosine and sine, float32 [..., head_dim], of integer positions [...]."""
-    exponent = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device)
-    angle = positions.float()[..., None] * theta ** (-exponent / head_dim)
+    if config.rope_scaling:
+        frequency, factor = _scaled_frequencies(
+            config.head_dim, config.rope_theta, config.max_position_embeddings, config.rope_scaling
+        )
+        frequency = frequency.to(positions.device)
+    else:
+        exponent = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=positions.device)
+        frequency, factor = config.rope_theta ** (-exponent / config.head_dim), 1.0
+    angle = positions.float()[..., None] * frequency
     angle = torch.cat((angle, angle), dim=-1)
-    return angle.cos(), angle.sin()
+    return angle.cos() * factor, angle.sin() * factor
+
+
+@cache
+def _scaled_frequencies(
+    head_dim: int, theta: float, longest: int, scaling: tuple[tuple[str, object], ...]
+) -> tuple[torch.Tensor, float]:
+    """Frequencies float32 [head_dim / 2] and the factor of the tables."""
+    rope = {**dict(scaling), "rope_theta": theta}
+    config = LlamaConfig(
+        head_dim=head_dim,
+        hidden_size=head_dim,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        max_position_embeddings=longest,
+        rope_parameters=rope,
+    )
+    # On the CPU even while a network is laid out on the meta device: the values are kept.
+    with torch.device("cpu"):
+        frequency, factor = ROPE_INIT_FUNCTIONS[str(rope["rope_type"])](config, torch.device("cpu"))
+    return frequency.float(), float(factor)
 
 
 def rotate(x: torch.Tensor, tables: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:

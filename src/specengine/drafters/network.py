@@ -64,7 +64,7 @@ class BlockNetwork(nn.Module):
         self, context: torch.Tensor, positions: torch.Tensor
     ) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Per layer, rotated keys and values [..., kv_heads, n, D] of context rows [..., n, d]."""
-        tables = rotary_tables(positions, self.config.head_dim, self.config.rope_theta)
+        tables = rotary_tables(positions, self.config)
         pairs = (layer.self_attn.keys_values(context, tables) for layer in self.layers)
         return [(keys.transpose(-3, -2), values.transpose(-3, -2)) for keys, values in pairs]
 
@@ -89,7 +89,7 @@ class BlockNetwork(nn.Module):
         """
         width = embedded.shape[2]
         positions = starts[..., None] + torch.arange(width, device=starts.device)
-        tables = rotary_tables(positions, self.config.head_dim, self.config.rope_theta)
+        tables = rotary_tables(positions, self.config)
         before = (context_positions < starts[..., None]).unsqueeze(2)
         rows = embedded * self.config.input_embedding_scale
         for index, layer in enumerate(self.layers):

@@ -23,6 +23,8 @@ class DraftConfig:
     head_dim: int
     rms_norm_eps: float
     rope_theta: float
+    rope_scaling: tuple[tuple[str, Any], ...] = ()
+    """Scaled rotary positions: `rope_type` and its numbers as published; empty for plain ones."""
     vocab_size: int
     """Tokens of the target."""
     max_position_embeddings: int
@@ -58,7 +60,11 @@ class DraftConfig:
             "model_type": "qwen3",
             "dtype": "bfloat16",
             "hidden_act": "silu",
-            "rope_parameters": {"rope_type": "default", "rope_theta": self.rope_theta},
+            "rope_parameters": {
+                "rope_type": "default",
+                **dict(self.rope_scaling),
+                "rope_theta": self.rope_theta,
+            },
             "layer_types": list(self.layer_types),
             "tie_word_embeddings": self.tied_head,
             **{name: getattr(self, name) for name in names},

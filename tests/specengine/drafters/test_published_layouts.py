@@ -5,6 +5,7 @@ import torch
 
 from specengine.drafters.checkpoint import new_network
 from specengine.drafters.config import parse_config
+from specengine.drafters.layers import rotary_tables
 from specengine.drafters.published import canonical_name
 from specengine.errors import CheckpointError
 
@@ -187,3 +188,48 @@ def test_names_of_tensors(published, own):
 def test_what_cannot_be_read_is_refused(table, names, message):
     with pytest.raises(CheckpointError, match=message):
         _parse(table, names)
+
+
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        LLAMA3,
+        {"rope_type": "linear", "factor": 4.0},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096},
+    ],
+)
+@pytest.mark.parametrize("older", [True, False])
+def test_scaled_rotary_positions_are_those_of_transformers(scaling, older):
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+    table = {**QWEN, "dflash_config": DFLASH}
+    if older:
+        table["rope_scaling"] = {"type" if k == "rope_type" else k: v for k, v in scaling.items()}
+    else:
+        table["rope_parameters"] = {**scaling, "rope_theta": table.pop("rope_theta")}
+    config = _parse(table)
+    assert _parse(config.to_json()) == config
+    theirs = LlamaRotaryEmbedding(
+        LlamaConfig(
+            hidden_size=2560, num_attention_heads=32, head_dim=128, max_position_embeddings=40960,
+            rope_parameters={**scaling, "rope_theta": 1e6},
+        )
+    )  # fmt: skip
+    positions = torch.tensor([0, 1, 77, 5000, 39999])
+    for own, wanted in zip(
+        rotary_tables(positions, config), theirs(torch.zeros(1), positions[None]), strict=True
+    ):
+        assert (own - wanted[0]).abs().max() < 1e-6
+
+
+def test_rotary_positions_that_depend_on_the_length_are_refused():
+    table = {**QWEN, "dflash_config": DFLASH, "rope_scaling": {"type": "dynamic", "factor": 2.0}}
+    with pytest.raises(CheckpointError, match="scaled rotary positions must be of type linear"):
+        _parse(table)
