@@ -14,6 +14,9 @@ PARTS = ("prefill", "draft", "build", "verify", "commit")
 MECHANISMS = (
     "chain",
     "best_first_tree",
+    "ddtree",
+    "eagle2",
+    "opt_tree",
     "sampled_chain",
     "own_tree",
     "ngram_chain",

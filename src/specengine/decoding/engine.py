@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from specengine.decoding.counters import EngineCounters
-from specengine.decoding.options import STEP_OPTIONS, EngineOptions
+from specengine.decoding.options import CHAINS, STEP_OPTIONS, EngineOptions
 from specengine.decoding.proposal import AnchorProposer, LatticeProposer, Proposer
 from specengine.decoding.recorder import RecordedOutput, Recorder
 from specengine.decoding.sampling import Sampler, Sampling
@@ -166,7 +166,7 @@ class Engine:
 
     def _check_options(self) -> None:
         recurs = bool(self.target.layout.delta.layers)
-        if self.target.options.cuda_graphs and recurs and self.options.tree != "chain":
+        if self.target.options.cuda_graphs and recurs and self.options.tree not in CHAINS:
             raise OptionError(
                 "walks recurrent layers along one path, and this target recurs",
                 where="option 'cuda_graphs'",

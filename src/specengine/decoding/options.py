@@ -20,10 +20,13 @@ class EngineOptions(BaseModel):
         frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
     )
 
-    tree: Literal["chain", "best_first", "sampled_chain", "own"] = "chain"
-    """Shape of the verified draft: the greedy chain, the best-first tree (paper section 4.2), a
-    chain drawn from the drafter and accepted by rejection (greedy requests get the greedy one), or
-    the tree that an EAGLE-3 drafter grows on its own steps."""
+    tree: Literal["chain", "best_first", "ddtree", "eagle2", "opt_tree", "sampled_chain", "own"] = (
+        "chain"
+    )
+    """Shape of the verified draft: the greedy chain; a tree on the lattice, of which the best-first
+    one is the paper's (section 4.2) and the others stand beside it for comparison; a chain drawn
+    from the drafter and accepted by rejection (greedy requests get the greedy one); or the tree
+    that an EAGLE-3 drafter grows on its own steps."""
 
     positions: int = Field(default=0, ge=0, le=64)
     """Drafted positions per step; 0 means the drafter's trained block."""
@@ -51,6 +54,8 @@ class EngineOptions(BaseModel):
     """Replay verify passes as captured CUDA graphs (GPU only; a hybrid target needs a chain)."""
 
 
+CHAINS = frozenset({"chain", "sampled_chain"})
+"""Shapes that never branch, so that recurrent layers walk them as one path."""
 STEP_OPTIONS = frozenset({"tree", "positions", "nodes", "confidence", "ngram"})
 """Options that the step reads anew; the others shape the layers when a model is loaded."""
 

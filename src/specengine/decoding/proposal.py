@@ -173,6 +173,9 @@ class LatticeProposer:
 MECHANISM_OF_TREE = {
     "chain": "chain",
     "best_first": "best_first_tree",
+    "ddtree": "ddtree",
+    "eagle2": "eagle2",
+    "opt_tree": "opt_tree",
     "sampled_chain": "sampled_chain",
 }
 """Names under which trees are counted."""

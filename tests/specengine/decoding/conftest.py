@@ -155,6 +155,9 @@ OPTIONS = [
     EngineOptions(tree="best_first", nodes=2),
     EngineOptions(tree="best_first", nodes=32),
     EngineOptions(tree="best_first", nodes=24, positions=15),
+    EngineOptions(tree="ddtree", nodes=12),
+    EngineOptions(tree="eagle2", nodes=12),
+    EngineOptions(tree="opt_tree", nodes=12),
 ]
 
 

