@@ -25,8 +25,11 @@ DEPTHS = (0, 1, 2, 2, 3, 3, 3, 3, 4)
 less to learn from the deeper a tree is."""
 RANKS = (0, 1, 2, 2, 3, 3, 3, 3, 4)
 """Group of each rank, lower ones in the last."""
-_FEWEST_HITS = 20
-"""Accepted observations that a curve of its own needs; fewer take the curve of all depths."""
+_TRUST = 30.0
+"""Accepted observations at which a fitted curve and what it leans on weigh the same: a depth's
+curve leans on that of all depths, and that one on the drafter's own word."""
+_CENTRE: NDArray[np.float64] = -(np.arange(NATS * BINS_PER_NAT) + 0.5) / BINS_PER_NAT
+"""The edge in the middle of each bin, in nats: what the drafter says of its acceptance."""
 _PRIOR = 8.0
 """Observations that the rates of all depths weigh against a depth's own."""
 
@@ -121,29 +124,25 @@ def fit_calibrated(outcomes: Outcomes) -> Calibrated:
     place = np.minimum(place, NATS * BINS_PER_NAT - 1)
     depth_group = _grouped(outcomes.position, DEPTHS)
     rank_group = np.broadcast_to(_grouped(ranks, RANKS), hit.shape)
-    pooled = {
-        group: _curve(place[rank_group == group], hit[rank_group == group])
-        for group in range(RANKS[-1] + 1)
-    }
     curves = np.empty((len(DEPTHS), len(RANKS), NATS * BINS_PER_NAT))
-    for depth in range(DEPTHS[-1] + 1):
-        rows = depth_group == depth
-        for group, fallback in pooled.items():
-            chosen = rank_group[rows] == group
-            own_hit = hit[rows][chosen]
-            enough = own_hit.sum() >= _FEWEST_HITS
-            curve = _curve(place[rows][chosen], own_hit) if enough else fallback
+    for group in range(RANKS[-1] + 1):
+        own = rank_group == group
+        pooled = _curve(place[own], hit[own], _CENTRE)
+        for depth in range(DEPTHS[-1] + 1):
+            chosen = own & (depth_group == depth)[:, None]
+            curve = _curve(place[chosen], hit[chosen], pooled)
             curves[np.ix_(_members(DEPTHS, depth), _members(RANKS, group))] = curve
     return Calibrated(curves)
 
 
-def _curve(place: NDArray[np.int64], hit: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """Log acceptance per bin: isotonic over the edge, straight between the steps' centres, and
-    falling with the edge below the lowest. Without an accepted observation: the edge itself."""
-    bins = NATS * BINS_PER_NAT
-    centre: NDArray[np.float64] = -(np.arange(bins) + 0.5) / BINS_PER_NAT
+def _curve(
+    place: NDArray[np.int64], hit: NDArray[np.bool_], leans_on: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Log acceptance per bin: isotonic over the edge, straight between the steps' centres, falling
+    with the edge below the lowest; mixed with another curve where little was accepted."""
     if not hit.any():
-        return centre
+        return leans_on
+    bins = len(_CENTRE)
     count = np.bincount(place, minlength=bins)
     hits = np.bincount(place, weights=hit, minlength=bins)
     # Ascending edges, so that acceptance rises.
@@ -151,16 +150,18 @@ def _curve(place: NDArray[np.int64], hit: NDArray[np.bool_]) -> NDArray[np.float
     fitted = isotonic_regression(hits[known] / count[known], weights=count[known])
     starts = fitted.blocks[:-1]
     weight = np.add.reduceat(count[known], starts).astype(np.float64)
-    middle = np.add.reduceat(centre[known] * count[known], starts) / weight
+    middle = np.add.reduceat(_CENTRE[known] * count[known], starts) / weight
     level = fitted.x[starts]
     if level[0] == 0:
         # Never seen is not impossible; half a hit, but less than the step above it.
         level = level.copy()
         level[0] = min(0.5 / (weight[0] + 1), level[1] / 2)
-    curve: NDArray[np.float64] = np.interp(centre, middle, np.log(level))
-    lowest = centre < middle[0]
-    curve[lowest] = np.log(level[0]) + centre[lowest] - middle[0]
-    return curve.clip(max=0.0)
+    curve: NDArray[np.float64] = np.interp(_CENTRE, middle, np.log(level))
+    lowest = middle[0] > _CENTRE
+    curve[lowest] = np.log(level[0]) + _CENTRE[lowest] - middle[0]
+    share = float(hit.sum() / (hit.sum() + _TRUST))
+    mixed: NDArray[np.float64] = share * curve + (1 - share) * leans_on
+    return mixed.clip(max=0.0)
 
 
 def _grouped(values: NDArray[np.int64], groups: Sequence[int]) -> NDArray[np.int64]:

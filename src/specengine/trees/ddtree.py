@@ -16,6 +16,9 @@ from specengine.trees.base import require_root
 from specengine.trees.best_first import BestFirstSearch, sorted_row
 from specengine.trees.draft_tree import DraftTree
 
+_TINY = 1e-290
+"""Probabilities below lose digits, and then vanish."""
+
 
 @dataclass(frozen=True, slots=True)
 class DDTree:
@@ -49,7 +52,8 @@ def marginal_search(lattice: Lattice) -> BestFirstSearch:
 def marginals(edge: NDArray[np.float32]) -> NDArray[np.float64]:
     """Log-probability in nats of each candidate under the lattice's chain.
 
-    Summed in log space: no candidate, however unlikely, becomes impossible.
+    No candidate, however unlikely, becomes impossible: where probabilities leave the range of
+    float64, they are summed in log space.
 
     Args:
         edge: float32 [B, D, K, K], finite, normalised over the last axis.
@@ -57,11 +61,20 @@ def marginals(edge: NDArray[np.float32]) -> NDArray[np.float64]:
     Returns:
         float64 [B, D, K].
     """
+    step = np.exp(edge, dtype=np.float64)
+    found = np.empty(edge.shape[:3])
+    found[:, 0] = step[:, 0, 0]
+    for position in range(1, edge.shape[1]):
+        np.matmul(found[:, position - 1, None], step[:, position], out=found[:, position, None])
+    if found.size and found.min() < _TINY:
+        return _summed_in_log_space(edge)
+    return np.log(found, out=found)
+
+
+def _summed_in_log_space(edge: NDArray[np.float32]) -> NDArray[np.float64]:
     found = np.empty(edge.shape[:3])
     found[:, 0] = edge[:, 0, 0]
     for position in range(1, edge.shape[1]):
         paths = found[:, position - 1, :, None] + edge[:, position]
-        best = paths.max(axis=1)
-        paths -= best[:, None]
-        found[:, position] = best + np.log(np.exp(paths, out=paths).sum(axis=1))
+        np.logaddexp.reduce(paths, axis=1, out=found[:, position])
     return found

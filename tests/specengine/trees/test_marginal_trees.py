@@ -10,7 +10,7 @@ from scipy.optimize import LinearConstraint, minimize
 from specengine.errors import OptionError
 from specengine.lattice import Lattice
 from specengine.trees import CaDDTree, DDTree, StepCost
-from specengine.trees.ddtree import marginals
+from specengine.trees.ddtree import _summed_in_log_space, marginals
 from specengine.trees.step_cost import fit_step_cost
 
 MakeLattice = Callable[..., Lattice]
@@ -35,6 +35,11 @@ def test_marginals_are_sums_over_paths(seed: int, make_lattice: MakeLattice) -> 
     lattice = make_lattice(seed, 1 + seed % 5, 1 + seed % 4)
     found = marginals(lattice.edge[None])[0]
     np.testing.assert_allclose(found, enumerated_marginals(lattice), atol=1e-6)
+
+
+def test_both_ways_of_summing_agree(make_lattice: MakeLattice) -> None:
+    edge = np.stack([make_lattice(seed, 16, 16, spread=6.0).edge for seed in range(4)])
+    np.testing.assert_allclose(marginals(edge), _summed_in_log_space(edge), atol=1e-9)
 
 
 def test_no_candidate_becomes_impossible() -> None:
