@@ -72,6 +72,18 @@ def test_the_chain_of_the_lattice_is_the_drafters_own(drafter, state, after):
     assert build("chain", lattice, ANCHOR, 5).tokens.tolist() == path
 
 
+def test_the_chain_does_not_depend_on_the_other_candidates(drafter, state, monkeypatch):
+    for anchor in range(61):
+        chains = []
+        for branches in (1, 2, 6):
+            monkeypatch.setattr(eagle3, "BRANCHES", branches)
+            lattice = drafter.draft(state, anchor, 5)
+            chains.append((build("chain", lattice, anchor, 6).tokens.tolist(), lattice.ids[:, 0]))
+        assert chains[0][0] == chains[1][0] == chains[2][0]
+        # It stands in slot 0, so that recordings of any width hold it.
+        assert all(first.tolist() == chain[1:] for chain, first in chains)
+
+
 def test_grown_trees_hold_the_scores_of_their_paths(drafter, state, after):
     tree = drafter.grow(state, ANCHOR, 3, 12)
     ids = _target_ids(drafter, range(drafter.vocabulary.size))

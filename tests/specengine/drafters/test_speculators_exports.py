@@ -100,7 +100,7 @@ def test_eagle3(family, flags, draft_vocab, target, tmp_path):
             ours, hidden = steps.next(tokens[ANCHOR_AT + 1 + step][None], hidden, row)
 
 
-@pytest.mark.parametrize("name", ["dflash", "dspark"])
+@pytest.mark.parametrize("name", ["dflash", "dflash2", "dspark"])
 @pytest.mark.parametrize("shifted", [False, True])
 @pytest.mark.parametrize("draft_vocab", [None, 40])
 def test_blocks(name, shifted, draft_vocab, target, tmp_path):
@@ -108,8 +108,10 @@ def test_blocks(name, shifted, draft_vocab, target, tmp_path):
 
     core = importlib.import_module(f"speculators.models.{name}.core")
     configs = importlib.import_module(f"speculators.models.{name}.config")
-    label = {"dflash": "DFlash", "dspark": "DSpark"}[name]
-    own = {"markov_rank": 8} if name == "dspark" else {}
+    if name == "dflash2" and draft_vocab:
+        pytest.skip("DFlash2 drafts over the target's whole vocabulary")
+    label = {"dflash": "DFlash", "dflash2": "DFlash2", "dspark": "DSpark"}[name]
+    own = {"dspark": {"markov_rank": 8}, "dflash2": {"selector_rank": 8, "selector_top_k": 16}}
     config = getattr(configs, f"{label}SpeculatorConfig")(
         transformer_layer_config=_layers(target, "qwen3", 2),
         draft_vocab_size=draft_vocab or target.vocab_size,
@@ -118,7 +120,7 @@ def test_blocks(name, shifted, draft_vocab, target, tmp_path):
         mask_token_id=3,
         sample_from_anchor=shifted,
         speculators_config=_verifier(),
-        **own,
+        **own.get(name, {}),
     )
     peer = _randomise(getattr(core, f"{label}DraftModel")(config), target, draft_vocab)
     peer.save_pretrained(tmp_path)
@@ -146,6 +148,14 @@ def test_blocks(name, shifted, draft_vocab, target, tmp_path):
     assert (rows - hidden[0, skipped:]).abs().max() < TOLERANCE
     assert (unary - logits[0, skipped:]).abs().max() < TOLERANCE
     lattice = drafter.draft(state, int(tokens[ANCHOR_AT]), 5 - skipped).check()
+    if name == "dflash2":
+        predecessor, ids = tokens[ANCHOR_AT][None, None], torch.from_numpy(lattice.ids[:1])[None]
+        first = slice(skipped, skipped + 1)
+        with torch.inference_mode():
+            scores = peer.candidate_selector.score_candidates(
+                logits[:, first], hidden[:, first], predecessor, ids
+            )[0, 0].log_softmax(-1)
+        assert np.abs(lattice.edge[0, 0] - scores.numpy()).max() < TOLERANCE
     if name == "dspark":
         ids = torch.from_numpy(lattice.ids[0])
         places = (ids[:, None] == _targets(drafter)).int().argmax(-1)
