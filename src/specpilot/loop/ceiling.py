@@ -157,8 +157,8 @@ def _save_recordings(run: Run, name: str, recordings: Sequence[Recording]) -> No
     folder = run.folder / "recordings"
     folder.mkdir(parents=True, exist_ok=True)
     arrays = {
-        f"{index}.{field}": getattr(recording, field)
+        f"{index}.{field}": np.asarray(getattr(recording, field))
         for index, recording in enumerate(recordings)
-        for field in ("tokens", "ids", "edge")
+        for field in ("request_id", "tokens", "ids", "edge")
     }
     np.savez_compressed(folder / f"{name}.npz", **arrays)

@@ -1,6 +1,7 @@
 """Whole rounds on the simulated engine: phases, integration, budget, several rounds."""
 
 import dataclasses
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from specpilot.controller.main import run_controller
 from specpilot.core.deployment import Deployment
 from specpilot.core.errors import EngineFailure, ExitCode, Refused
 from specpilot.core.verdict import Reason
+from specpilot.costmodel.replay_files import read_recordings
 from specpilot.engines.simulated import SimulatedAdapter
 from specpilot.loop.facts import DirectionPlan, Factor, Outcome
 from specpilot.loop.state import RunState
@@ -53,6 +55,11 @@ def test_independent_mechanisms_are_promoted_one_on_the_other(tmp_path: Path) ->
     assert final.stock_speedup_over_ar == pytest.approx(2.0, rel=0.01)
     assert {item.admitted for item in state.rounds[0].memory.values()} == {True}
     assert state.rounds[0].finished.ceiling_after is not None
+    recorded = read_recordings(tmp_path / "recordings" / "ceiling-1.npz")
+    benchmarks = {
+        item.partition("/")[0] for item in map(attrgetter("request_id"), recorded.recordings)
+    }
+    assert set(recorded.groups) == benchmarks <= set(deployment_of().workload.benchmarks)
 
 
 def test_pieces_too_small_alone_are_promoted_as_a_stack(tmp_path: Path) -> None:
