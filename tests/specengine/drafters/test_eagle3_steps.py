@@ -93,6 +93,21 @@ def test_grown_trees_hold_the_scores_of_their_paths(drafter, state, after):
         assert abs(tree.logp[node] - total) < 1e-4
 
 
+def test_grown_nodes_are_conditioned_on_their_own_path(drafter, state):
+    ids = _target_ids(drafter, range(drafter.vocabulary.size))
+    for anchor in range(0, 60, 6):
+        tree = drafter.grow(state, anchor, 4, 30)
+        for node in range(1, len(tree)):
+            path, total, row = tree.tokens[tree.path(node)], 0.0, torch.zeros(1, dtype=torch.int64)
+            steps = eagle3.Steps(drafter, state, anchor, 4)
+            with torch.inference_mode():
+                logits, hidden = steps.first()
+                for token in path[1:]:
+                    total += float(logits.log_softmax(-1)[0, ids.index(token)])
+                    logits, hidden = steps.next(torch.tensor([token]), hidden, row)
+            assert abs(tree.logp[node] - total) < 1e-4
+
+
 def test_grown_trees_are_those_of_a_plain_search(drafter, state, after):
     """Three branches, three levels: expand the three best of a level, keep the best of all."""
     ids = _target_ids(drafter, range(drafter.vocabulary.size))
