@@ -8,6 +8,7 @@ promoted for is measured here, so the round plans with the ceiling that is known
 import time
 from collections.abc import Sequence
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
@@ -156,7 +157,7 @@ def _compute(run: Run, inputs: CeilingInputs) -> CeilingFacts:
 def _save_recordings(run: Run, name: str, recordings: Sequence[Recording]) -> None:
     folder = run.folder / "recordings"
     folder.mkdir(parents=True, exist_ok=True)
-    arrays = {
+    arrays: dict[str, Any] = {
         f"{index}.{field}": np.asarray(getattr(recording, field))
         for index, recording in enumerate(recordings)
         for field in ("request_id", "tokens", "ids", "edge")
