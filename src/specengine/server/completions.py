@@ -1,5 +1,6 @@
 """OpenAI completions and chat completions, whole or as server-sent events."""
 
+import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -30,7 +31,8 @@ async def completions(request: Request) -> Response:
     body = await read_request(request, CompletionRequest)
     prompt = body.prompt
     if isinstance(prompt, str):
-        prompt = service.codec.encode(prompt, "prompt")
+        # In a thread: a long text would keep every other stream waiting.
+        prompt = await asyncio.to_thread(service.codec.encode, prompt, "prompt")
     limit = body.max_tokens or DEFAULT_COMPLETION_TOKENS
     return await _generate(request, body, prompt, limit, CompletionShape)
 
@@ -39,7 +41,9 @@ async def chat_completions(request: Request) -> Response:
     """`POST /v1/chat/completions`."""
     service: Service = request.app.state.service
     body = await read_request(request, ChatRequest)
-    prompt = service.codec.encode_chat(body.plain_messages(), body.chat_template_kwargs)
+    prompt = await asyncio.to_thread(
+        service.codec.encode_chat, body.plain_messages(), body.chat_template_kwargs
+    )
     limit = body.max_tokens or body.max_completion_tokens
     if limit is None:
         limit = max(1, service.engine.target.max_positions - len(prompt))

@@ -66,7 +66,7 @@ class Server(uvicorn.Server):
         """Listen, and say where."""
         await super().startup(sockets)
         for bound in sockets or []:
-            _log.info("ready on %s", bound.getsockname())
+            _log.info("ready on %s", _address(bound))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Refuse what waits, finish what runs, then close."""
@@ -153,3 +153,12 @@ def _need_folder(path: Path, option: str) -> None:
         raise CheckpointError(
             f"{path} is not a folder", where=option, fix="name the folder of a checkpoint"
         )
+
+
+def _address(bound: socket.socket) -> str:
+    """Where to send requests: a URL, or the path of a Unix socket."""
+    name = bound.getsockname()
+    if bound.family == socket.AF_UNIX:
+        return str(name)
+    host = f"[{name[0]}]" if ":" in name[0] else name[0]
+    return f"http://{host}:{name[1]}"

@@ -224,8 +224,11 @@ async def read_request(request: Request, model: type[Model]) -> Model:
             raise ApiError(f"the body is over {MAX_BODY_BYTES} bytes", status=413)
     try:
         body = json.loads(bytes(raw))
+        # Escapes can spell half a surrogate pair, which is no text and cannot be answered with.
+        json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise ApiError(f"the body is not JSON ({error})") from error
+        reason = str(error).encode(errors="replace").decode()
+        raise ApiError(f"the body is not JSON ({reason})") from error
     if not isinstance(body, dict):
         raise ApiError("the body is not a JSON object")
     try:

@@ -189,7 +189,7 @@ class TextCodec:
                 add_generation_prompt=True,
                 **{**self._special_tokens, **variables},
             )
-        except (jinja2.TemplateError, TypeError, KeyError) as error:
+        except (jinja2.TemplateError, TypeError, KeyError, ValueError) as error:
             raise RequestError(
                 f"are refused by the target's chat template ({error})",
                 where="messages",

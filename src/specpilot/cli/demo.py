@@ -16,7 +16,6 @@ from specpilot.cli.runs import (
     controller_process,
     create_run,
     is_being_written,
-    remove_tree,
 )
 from specpilot.core.deployment import BENCHMARKS, Deployment, load_deployment, parse_deployment
 from specpilot.core.errors import Refused
@@ -60,7 +59,7 @@ def command(
         threads=threads,
     )
     note_busy_cores(deployment)
-    remove_earlier_demo(run)
+    set_earlier_demo_aside(run)
     create_run(deployment, run)
     raise Finished(run_and_report(run, as_json=as_json))
 
@@ -117,8 +116,8 @@ def note_busy_cores(deployment: Deployment) -> None:
             typer.echo(f"note: {found.detail}; {found.fix}.", err=True)
 
 
-def remove_earlier_demo(folder: Path) -> None:
-    """Make room for a new demo; only a run that was a demo is removed.
+def set_earlier_demo_aside(folder: Path) -> None:
+    """Make room for a new demo: an earlier one is kept beside it, under the next free number.
 
     Raises:
         Refused: the folder holds something else, or a demo that is still running.
@@ -137,7 +136,11 @@ def remove_earlier_demo(folder: Path) -> None:
         )
     if is_being_written(folder):
         raise Refused("is starting", where=str(folder), fix="wait for it, or give another --run")
-    remove_tree(folder)
+    number = 1
+    while (kept := folder.with_name(f"{folder.name}-{number}")).exists():
+        number += 1
+    folder.rename(kept)
+    typer.echo(f"note: the earlier demo is kept as {kept}", err=True)
 
 
 def _is_demo(deployment: Deployment) -> bool:

@@ -36,7 +36,7 @@ def print_json(value: Any) -> None:
 
 def is_terminal() -> bool:
     """Whether a person watches and wants colours."""
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    return sys.stdout is not None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
 def number(value: float | None, form: str = ".1f", missing: str = "-") -> str:

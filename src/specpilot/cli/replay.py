@@ -136,8 +136,8 @@ def parse_budgets(text: str) -> list[int]:
         SpecPilotError: not whole numbers from 2 to 256.
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    budgets = sorted({int(part) for part in parts if part.isdecimal()})
-    wrong = [part for part in parts if not part.isdecimal()]
+    wrong = [part for part in parts if not part.isdecimal() or len(part) > 3]
+    budgets = sorted({int(part) for part in parts if part not in wrong})
     if wrong or not budgets or not 2 <= budgets[0] <= budgets[-1] <= LARGEST:
         raise SpecPilotError(
             f"'{text}' is not a list of budgets", where="--nodes", fix="write 8,16,32 (2 to 256)"

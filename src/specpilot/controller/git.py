@@ -4,9 +4,12 @@ An agent's repository has a configuration of its own, and whatever files the age
 command that waits for a pipe that nobody writes to is ended with all that it started.
 """
 
+import errno
 import os
 import signal
 import subprocess
+import tempfile
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -32,6 +35,9 @@ _FIXED = {
 
 _SECONDS = 120.0
 """Far more than any command on a source tree takes."""
+_LARGEST_ANSWER = 64 * 2**20
+"""Bytes; far more than any command on a source tree answers. Nested trees can name billions of
+files in a few kilobytes."""
 
 
 class GitError(SpecPilotError):
@@ -82,22 +88,53 @@ def _run(
     seconds: float,
 ) -> subprocess.CompletedProcess[bytes]:
     # A session of its own, so that the helpers which git starts can be ended with it.
-    with subprocess.Popen(
-        command,
-        cwd=folder,
-        stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-        start_new_session=True,
-    ) as process:
-        try:
-            out, errors = process.communicate(stdin, timeout=seconds)
-        except BaseException:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            raise
-    return subprocess.CompletedProcess(command, process.returncode, out, errors)
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as errors:
+        given.write(stdin or b"")
+        given.seek(0)
+        with subprocess.Popen(
+            command,
+            cwd=folder,
+            stdin=given,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment,
+            start_new_session=True,
+        ) as process:
+            out = _answer(process, command, seconds)
+        errors.seek(0)
+        return subprocess.CompletedProcess(command, process.returncode, out, errors.read(2**16))
+
+
+def _answer(process: subprocess.Popen[bytes], command: Sequence[str], seconds: float) -> bytes:
+    """Everything that a command answers; it and its helpers are ended at either limit."""
+    late = threading.Event()
+
+    def end() -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    def expire() -> None:
+        late.set()
+        end()
+
+    clock = threading.Timer(seconds, expire)
+    clock.start()
+    try:
+        assert process.stdout is not None
+        out = process.stdout.read(_LARGEST_ANSWER + 1)
+        if len(out) > _LARGEST_ANSWER:
+            end()
+        process.wait()
+    except BaseException:
+        end()
+        raise
+    finally:
+        clock.cancel()
+    if late.is_set():
+        raise subprocess.TimeoutExpired(command, seconds)
+    if len(out) > _LARGEST_ANSWER:
+        raise OSError(errno.EFBIG, f"answers more than {_LARGEST_ANSWER >> 20} MiB")
+    return out
 
 
 def _failure(folder: Path, command: str, why: str) -> GitError:

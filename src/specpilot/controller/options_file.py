@@ -35,6 +35,12 @@ def parse_options(raw: bytes, where: str) -> dict[str, OptionValue]:
                 fix="use one value per option",
             )
     # Options are edited line by line, so every line must be the plain `name = value` it looks like.
+    if b'"""' in raw or b"'''" in raw:
+        raise Refused(
+            "holds a string of several lines",
+            where=where,
+            fix="write one 'name = value' a line, comments at the line's start",
+        )
     if (lines := _names(raw.decode())) != list(table):
         raise Refused(
             f"has lines {sorted(set(lines) ^ set(table))} that are no plain options",

@@ -175,11 +175,16 @@ async def play(
 ) -> list[RequestOutcome]:
     """Closed loop at every batch size; the batch size is part of the benchmark's name.
 
+    The server is flushed between sizes: the same prompts come again, and kept outputs would play
+    them at once.
+
     Args:
         steps: filled where requests are played one at a time.
     """
     outcomes = []
-    for size in arena.concurrency:
+    for number, size in enumerate(arena.concurrency):
+        if number:
+            await verified_flush(server)
         slots = asyncio.Semaphore(size)
 
         async def one(request: Request, slots: asyncio.Semaphore = slots) -> RequestOutcome:

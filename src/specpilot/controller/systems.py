@@ -227,6 +227,7 @@ class SystemRepository:
                 fix="leave the worktree's .git folder alone",
             )
         _check_plain(source)
+        _check_alone(source)
         arguments = (
             "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head",
             "--upload-pack", "git -c safe.directory=* upload-pack",
@@ -252,6 +253,24 @@ class SystemRepository:
     def _commit(self, tree: str, parent: str | None) -> str:
         parents = () if parent is None else ("-p", parent)
         return output(self.folder, "commit-tree", *parents, "-m", f"System {tree[:12]}", tree)
+
+
+def _check_alone(folder: Path) -> None:
+    """Refuse a repository that sends git to places outside itself.
+
+    Raises:
+        Refused: it borrows objects, shares another repository's folder, or includes configuration.
+    """
+    borrowed = ("commondir", "objects/info/alternates", "objects/info/http-alternates")
+    found = [name for name in borrowed if (folder / name).exists()]
+    if not found and b"[include" in (folder / "config").read_bytes().lower():
+        found = ["config"]
+    if found:
+        raise Refused(
+            "refers to files outside the repository",
+            where=str(folder / found[0]),
+            fix="leave the worktree's .git folder alone",
+        )
 
 
 def _check_plain(folder: Path) -> None:

@@ -188,6 +188,8 @@ def load_deployment(path: Path) -> Deployment:
     Raises:
         DeploymentError: unreadable file, bad TOML, unknown key, or a value of a wrong type.
     """
+    if path.exists() and not path.is_file():
+        raise DeploymentError("is no file", where=str(path), fix="give a deployment file")
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -53,6 +53,8 @@ def read_recordings(path: Path) -> RecordingFile:
         KeyError,
         TypeError,
         EOFError,
+        MemoryError,
+        RuntimeError,
         zipfile.BadZipFile,
         zlib.error,
     ) as error:

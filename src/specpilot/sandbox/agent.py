@@ -19,6 +19,7 @@ from specpilot.sandbox.policy import (
     check_policy,
     interpreter_binds,
     package_binds,
+    without_prompts,
 )
 
 
@@ -66,7 +67,12 @@ def confine_agent(
         return Confinement((), base_environment(home, home))
     policy = Policy(
         role=Role.AGENT,
-        read_only=(*interpreter_binds(), *package_binds(), *map(Bind, read_only)),
+        read_only=(
+            *interpreter_binds(),
+            *package_binds(),
+            *without_prompts(state),
+            *map(Bind, read_only),
+        ),
         writable=(Bind(worktree), Bind(state), Bind(socket)),
         # The runner adds the brief and the socket to the environment that bubblewrap is started
         # with.

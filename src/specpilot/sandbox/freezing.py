@@ -18,7 +18,9 @@ _AT_REST = frozenset("TtZX")
 """States of /proc/PID/stat in which a process does not run: stopped, traced, dead."""
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _SLACK_TICKS = 2
-"""Threads on other processors run on for a moment after the first one reads as stopped."""
+"""Of a whole tree: threads run on for a moment after the first one reads as stopped."""
+_DEAD = -1
+"""Stands for the time of a process that had ended before, and may be reaped at any moment."""
 _POLL_SECONDS = 0.0005
 
 
@@ -51,7 +53,10 @@ async def freeze(root: int, *, seconds: float = 5.0) -> Rest:
             raise _failure("cannot be frozen: its process is gone", root)
         awake = [process for process in found if process.state not in _AT_REST]
         if not awake:
-            return {(process.pid, process.started): process.ticks for process in found}
+            return {
+                (process.pid, process.started): _DEAD if process.state in "ZX" else process.ticks
+                for process in found
+            }
         if asyncio.get_running_loop().time() > deadline:
             resume(root)
             raise _failure(f"cannot be frozen: process {awake[0].pid} does not stop", root)
@@ -68,13 +73,18 @@ def thaw(root: int, rest: Rest) -> None:
     found = resume(root)
     if not any(process.state not in "ZX" for process in found):
         raise _failure("cannot be thawed: its process is gone", root)
+    used, missing = 0, {name for name, ticks in rest.items() if ticks != _DEAD}
     for process in found:
         before = rest.get((process.pid, process.started))
         if before is None:
             raise _failure(f"started process {process.pid} while it was frozen", root)
-        if process.ticks > before + _SLACK_TICKS:
-            used = (process.ticks - before) / _TICKS_PER_SECOND
-            raise _failure(f"used {used:.2f} s of processor time while it was frozen", root)
+        missing.discard((process.pid, process.started))
+        used += 0 if before == _DEAD else process.ticks - before
+    if missing:
+        raise _failure(f"ended process {min(missing)[0]} while it was frozen", root)
+    if used > _SLACK_TICKS:
+        seconds = used / _TICKS_PER_SECOND
+        raise _failure(f"used {seconds:.2f} s of processor time while it was frozen", root)
 
 
 def resume(root: int) -> list[Seen]:

@@ -153,5 +153,19 @@ def interpreter_binds() -> tuple[Bind, ...]:
     return tuple(Bind(path) for path in outside)
 
 
+def without_prompts(state: Path) -> tuple[Bind, ...]:
+    """Covers the prompts that ship with the package: part of them is sealed.
+
+    Args:
+        state: a folder of the confined process's own; an empty one is made in it.
+    """
+    spec = importlib.util.find_spec("specpilot.workload")
+    empty = state / "no-prompts"
+    empty.mkdir(parents=True, exist_ok=True)
+    if spec is None or spec.origin is None:
+        return ()
+    return (Bind(empty, Path(spec.origin).parent / "prompts"),)
+
+
 def _missing(path: Path) -> SpecPilotError:
     return SpecPilotError("does not exist", where=str(path), fix="check the path in the deployment")

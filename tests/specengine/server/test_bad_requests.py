@@ -99,7 +99,10 @@ def test_wrong_fields_are_named(serving):
     asyncio.run(play())
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[1]", b"nul", b'"text"', b"\xff\xfe", b"[" * 100_000])
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"{", b"[1]", b"nul", b'"text"', b"\xff\xfe", b"[" * 100_000, b'{"prompt": "\\ud800"}'],
+)
 def test_bodies_that_are_no_object_are_refused(serving, raw):
     async def play():
         async with (

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import simulation
 
-from specpilot.cli.demo import FULL, QUICK, demo_deployment, remove_earlier_demo
+from specpilot.cli.demo import FULL, QUICK, demo_deployment, set_earlier_demo_aside
 from specpilot.cli.main import run
 from specpilot.cli.runs import create_run
 from specpilot.core.errors import Refused
@@ -23,28 +23,32 @@ def test_the_demo_deploys_builtin_requests_and_is_small(work: Path) -> None:
     assert QUICK.requests * QUICK.tokens < FULL.requests * FULL.tokens
 
 
-def test_the_demo_replaces_only_an_earlier_demo(work: Path) -> None:
+def test_the_demo_sets_only_an_earlier_demo_aside(work: Path) -> None:
     mine = work / "mine"
     mine.mkdir()
     (mine / "thesis.txt").touch()
     with pytest.raises(Refused, match="not an earlier demo"):
-        remove_earlier_demo(mine)
+        set_earlier_demo_aside(mine)
     other = work / "other"
     simulation.write_deployment(other, simulation.deployment_of())
     with pytest.raises(Refused, match="not an earlier demo"):
-        remove_earlier_demo(other)
+        set_earlier_demo_aside(other)
     named = work / "named"
     simulation.write_deployment(named, simulation.deployment_of(name="demo"))
     with pytest.raises(Refused, match="not an earlier demo"):
-        remove_earlier_demo(named)
+        set_earlier_demo_aside(named)
     demo = demo_deployment(QUICK, target=work, drafter=work, isolation=Isolation.NONE, threads=None)
     create_run(demo, work / "demo")
     locked = work / "demo" / "exports" / "tree"
     locked.mkdir(parents=True)
     (locked / "a.py").touch()
     locked.chmod(0o555)
-    remove_earlier_demo(work / "demo")
+    set_earlier_demo_aside(work / "demo")
     assert not (work / "demo").exists()
+    assert (work / "demo-1" / "exports" / "tree" / "a.py").exists()
+    create_run(demo, work / "demo")
+    set_earlier_demo_aside(work / "demo")
+    assert (work / "demo-2").exists()
     assert (mine / "thesis.txt").exists()
 
 

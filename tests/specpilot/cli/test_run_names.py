@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import simulation
 
-from specpilot.cli.demo import QUICK, demo_deployment, remove_earlier_demo
+from specpilot.cli.demo import QUICK, demo_deployment, set_earlier_demo_aside
 from specpilot.cli.main import run
 from specpilot.cli.runs import create_run, has_begun, is_being_written
 from specpilot.core.deployment import Deployment
@@ -72,5 +72,5 @@ def test_a_demo_that_failed_to_start_makes_room(work: Path) -> None:
     demo = demo_deployment(QUICK, target=work, drafter=work, isolation=Isolation.NONE, threads=1)
     create_run(demo, work / "demo")
     (work / "demo" / "journal.jsonl").touch()
-    remove_earlier_demo(work / "demo")
+    set_earlier_demo_aside(work / "demo")
     assert not (work / "demo").exists()

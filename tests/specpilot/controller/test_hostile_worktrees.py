@@ -182,3 +182,40 @@ def test_the_run_goes_on_after_such_an_agent(
     state = state_of(tmp_path)
     assert state.directions["cheat"].closed.reason is reason
     assert state.finished.outcome == "nothing_promoted"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("objects/info/alternates", "/elsewhere\n"),
+        ("commondir", "/elsewhere\n"),
+        ("config", "[core]\n\tbare = false\n[Include]\n\tpath = /elsewhere\n"),
+        ("config", '[includeIf "gitdir:/"]\n\tpath = /elsewhere\n'),
+    ],
+)
+def test_a_repository_that_reads_elsewhere_is_refused(
+    name: str, text: str, systems: SystemRepository, stock: System
+) -> None:
+    worktree = systems.open_worktree("d", stock.commit)
+    write(worktree, b"specengine/new.py")
+    commit_all(worktree)
+    path = worktree / ".git" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+    with pytest.raises(Refused, match="refers to files outside the repository"):
+        systems.collect("d", stock.commit)
+
+
+def test_an_answer_without_end_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    git(tmp_path, "init", "--quiet", ".")
+    blob = git(tmp_path, "hash-object", "-w", "--stdin", stdin=b"x").stdout.strip().decode()
+    lines = "".join(f"100644 blob {blob}\tf{i}\n" for i in range(10))
+    tree = git(tmp_path, "mktree", stdin=lines.encode()).stdout.strip().decode()
+    for _ in range(9):
+        lines = "".join(f"040000 tree {tree}\td{i}\n" for i in range(10))
+        tree = git(tmp_path, "mktree", stdin=lines.encode()).stdout.strip().decode()
+    monkeypatch.setattr("specpilot.controller.git._LARGEST_ANSWER", 2**16)
+
+    with pytest.raises(GitError, match="answers more than"):
+        git(tmp_path, "ls-tree", "-r", tree)

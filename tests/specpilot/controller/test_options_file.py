@@ -33,3 +33,10 @@ def test_plain_options_are_read_and_edited() -> None:
 def test_anything_else_is_refused(raw: bytes) -> None:
     with pytest.raises(Refused):
         parse_options(raw, "system.toml")
+
+
+@pytest.mark.parametrize("quotes", ['"""', "'''"])
+def test_strings_of_several_lines_are_refused(quotes: str) -> None:
+    raw = f"tree = {quotes}\\\nchain{quotes}\n".encode()
+    with pytest.raises(Refused, match=r"several lines|not valid TOML"):
+        parse_options(raw, "system.toml")

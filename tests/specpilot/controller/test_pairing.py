@@ -10,7 +10,7 @@ import pytest
 from specpilot.controller.attribution import InfrastructureFailure
 from specpilot.controller.outcomes import Tampered, check_outcome
 from specpilot.controller.pairing import interleaved, merge_runs, paired
-from specpilot.controller.servers import Arena
+from specpilot.controller.servers import Arena, play, serving
 from specpilot.controller.systems import SystemRepository
 from specpilot.core.errors import EngineFailure
 from specpilot.core.measurement import Isolation, Measurement, PairedRun
@@ -304,3 +304,33 @@ def test_merged_runs_keep_every_pass(stock: Checkout) -> None:
 
     assert len(merged.candidate.passes) == 4
     assert merged.candidate.counters.steps == sum(r.candidate.counters.steps for r in runs)
+
+
+def test_a_server_is_flushed_between_batch_sizes(stock: Checkout) -> None:
+    """Else outputs kept from the first size would play the second at once."""
+    seen: list[str] = []
+
+    def watch(engine: SimulatedEngine) -> None:
+        generate, flush = engine.generate, engine.flush
+
+        async def played(request: Request) -> RequestOutcome:
+            seen.append(request.id)
+            return await generate(request)
+
+        async def flushed() -> None:
+            seen.clear()
+            await flush()
+
+        async def fresh(request: Request) -> RequestOutcome:
+            assert request.id not in seen
+            return await played(request)
+
+        engine.generate, engine.flush = fresh, flushed
+
+    sizes = Arena(Watching(watch), ("cpu", "cpu:1"), Isolation.NAMESPACES, concurrency=(1, 2))
+
+    async def play_all() -> int:
+        async with serving(sizes, stock, REQUESTS) as server:
+            return len(await play(sizes, server, REQUESTS))
+
+    assert asyncio.run(play_all()) == 2 * len(REQUESTS)

@@ -14,7 +14,7 @@ from specpilot.sandbox.probe import probe
 
 PROGRAM = """
 import json, os, pathlib, socket, subprocess
-import specpilot.agents, specengine
+import specpilot, specpilot.agents, specengine
 def attempt(action):
     try:
         return str(action())
@@ -31,6 +31,7 @@ print(json.dumps({
     "socket": attempt(lambda: client.connect(str(run / "control" / "mine.sock"))),
     "sockets": sorted(os.listdir(run / "control")),
     "interfaces": [name for _, name in socket.if_nameindex()],
+    "prompts": os.listdir(pathlib.Path(specpilot.__file__).parent / "workload" / "prompts"),
     "package": attempt(lambda: pathlib.Path(specpilot.agents.__file__).write_text("")),
     "brief": os.environ["BRIEF"],
 }))
@@ -84,6 +85,7 @@ def test_an_agent_sees_its_own_part_of_the_run_only(
     assert seen["sockets"] == ["mine.sock"]
     assert seen["interfaces"] == ["lo"]
     assert seen["package"] == "OSError"
+    assert seen["prompts"] == []
     assert seen["brief"] == "brief.md"
     assert (run / "worktrees" / "mine" / "edited").exists()
 

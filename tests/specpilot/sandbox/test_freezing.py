@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -14,6 +15,7 @@ import pytest
 
 from specpilot.core.errors import EngineFailure
 from specpilot.core.measurement import Isolation
+from specpilot.sandbox import freezing
 from specpilot.sandbox.environment import base_environment
 from specpilot.sandbox.freezing import below, freeze, thaw
 from specpilot.sandbox.policy import Bind, Policy, Role, interpreter_binds
@@ -148,7 +150,9 @@ def test_what_is_gone_cannot_be_frozen_or_thawed(tmp_path: Path) -> None:
     async def action(process: ConfinedProcess) -> None:
         await process.freeze()
         for found in process.descendants():
-            os.kill(found.pid, signal.SIGKILL)
+            # The first process of a namespace takes the others with it.
+            with suppress(ProcessLookupError):
+                os.kill(found.pid, signal.SIGKILL)
         await process.wait()
         with pytest.raises(EngineFailure, match="cannot be thawed: its process is gone"):
             await process.thaw()
@@ -191,3 +195,30 @@ def test_a_frozen_tree_does_not_survive_a_killed_judge(
     while any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in tree):
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def _seen(pid: int, ticks: int, state: str = "T") -> freezing.Seen:
+    return freezing.Seen(pid=pid, parent=1, state=state, started=pid, ticks=ticks)
+
+
+@pytest.mark.parametrize(
+    ("after", "why"),
+    [
+        ([_seen(10, 50), _seen(11, 7)], None),
+        ([_seen(10, 51), _seen(11, 8)], None),
+        ([_seen(10, 50)], "ended process 11"),
+        ([_seen(10, 52), _seen(11, 9)], "used 0.04 s"),
+        ([_seen(10, 50), _seen(11, 7), _seen(12, 0)], "started process 12"),
+    ],
+)
+def test_a_whole_tree_must_have_stayed_at_rest(
+    after: list[freezing.Seen], why: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(freezing, "resume", lambda root: after)
+    monkeypatch.setattr(freezing, "_TICKS_PER_SECOND", 100)
+    rest = {(10, 10): 50, (11, 11): 7, (13, 13): freezing._DEAD}
+    if why is None:
+        freezing.thaw(1, rest)
+        return
+    with pytest.raises(EngineFailure, match=why):
+        freezing.thaw(1, rest)
