@@ -52,10 +52,11 @@ replace = [
         if parents[node] == rows[-1] and drafted[node] == tokens[-1]:
 ''' },
   { path = "specengine/decoding/proposal.py", old = '''
-        return self.build(self.draft(slot, anchor, self.positions), anchor, depth, sampler)
-''', new = '''
+        if depth == 0:
+            return root_only(anchor)
+        if self._tree''', new = '''
         return root_only(anchor)
-''' },
+        if self._tree''' },
 ]
 """
 
