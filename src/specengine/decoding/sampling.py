@@ -63,7 +63,7 @@ class Sampling:
             "min_p": 0 <= self.min_p <= 1,
             "presence_penalty": -2 <= self.presence_penalty <= 2,
             "frequency_penalty": -2 <= self.frequency_penalty <= 2,
-            "repetition_penalty": 0.01 <= self.repetition_penalty <= 100,
+            "repetition_penalty": 0.01 <= self.repetition_penalty <= 10,
             "seed": 0 <= self.seed < 2**63,
         }
         for name, fits in ranges.items():

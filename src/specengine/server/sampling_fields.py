@@ -22,7 +22,7 @@ class SamplingFields(BaseModel):
     """Keep tokens at least this share as likely as the likeliest."""
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
-    repetition_penalty: float | None = Field(default=None, ge=0.01, le=100)
+    repetition_penalty: float | None = Field(default=None, ge=0.01, le=10)
     seed: int | None = Field(default=None, ge=0, lt=2**63)
     """Equal seeds draw equal texts; drawn anew for each request when absent."""
 
