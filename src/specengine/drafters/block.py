@@ -10,12 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from specengine.drafters.driven import NetworkDrafter, require_positions, require_room
 from specengine.drafters.network import BlockNetwork
 from specengine.drafters.records import BlockConfig
-from specengine.drafters.vocabulary import DraftTarget, DraftVocabulary
-from specengine.errors import NumericError, RequestError
+from specengine.drafters.vocabulary import DraftTarget
 from specengine.lattice import Lattice
-from specengine.models.linear import PrepackedLinear
 
 
 class ContextCache:
@@ -39,20 +38,15 @@ class ContextCache:
         self.length = 0
 
 
-class BlockDrafter:
-    """What the block drafters share; a kind adds `draft`."""
+class BlockDrafter(NetworkDrafter):
+    """What the block drafters share; a kind adds `lattice`."""
 
     kind: str
+    network: BlockNetwork
+    config: BlockConfig
 
     def __init__(self, network: BlockNetwork, target: DraftTarget) -> None:
-        self.network = network
-        self.target = target
-        self.config = network.config
-        self.taps = network.config.target_layer_ids
-        self.trained_positions = network.config.trained_positions
-        self.vocabulary = DraftVocabulary(network, target, network.config)
-        weight = network.hidden_norm.weight
-        self.dtype, self.device = weight.dtype, weight.device
+        super().__init__(network, target, network.config.trained_positions)
 
     def new_state(self, capacity: int) -> ContextCache:
         """Allocate a state for at most `capacity` context positions."""
@@ -118,69 +112,8 @@ class BlockDrafter:
         """Scores float32 [D, size] over draft ids."""
         return self.network.transform(self.vocabulary.head(hidden))
 
-    def parameter_bytes(self) -> int:
-        """Bytes of weights that one call reads; tables of which it reads a few rows count as none.
-
-        A head of the drafter's own is counted, the target's is not.
-        """
-        total = sum(parameter.nbytes for parameter in self.network.parameters())
-        packed = (m for m in self.network.modules() if isinstance(m, PrepackedLinear))
-        unread = self.vocabulary.unread_bytes() + self.looked_up_bytes()
-        return total - unread + sum(module.weight_bytes() for module in packed)
-
-    def looked_up_bytes(self) -> int:
-        """Bytes of the kind's own tables of which a call reads a few rows."""
-        return 0
-
     def _first_visible(self, length: int) -> int:
         windows = [self.config.window(layer) for layer in range(self.config.num_hidden_layers)]
         if any(window is None for window in windows):
             return 0
         return max(0, length - max(window for window in windows if window is not None) + 1)
-
-
-def require_room(needed: int, capacity: int) -> None:
-    """Refuse context beyond a state's memory.
-
-    Raises:
-        RequestError: `needed` exceeds `capacity`.
-    """
-    if needed > capacity:
-        raise RequestError(
-            f"needs {needed} positions of {capacity}", where="drafter state",
-            fix="allocate the state for prompt and output together",
-        )  # fmt: skip
-
-
-def require_positions(positions: int) -> None:
-    """Refuse a draft of nothing.
-
-    Raises:
-        RequestError: `positions` is below 1.
-    """
-    if positions < 1:
-        raise RequestError(
-            f"is {positions}", where="drafted positions", fix="draft at least one position"
-        )
-
-
-def as_lattice(ids: torch.Tensor, scores: torch.Tensor, kind: str) -> Lattice:
-    """Normalise scores over the candidates.
-
-    Args:
-        ids: int64 [D, K], the target's ids.
-        scores: float32 [D, K, K].
-        kind: names the drafter in errors.
-
-    Raises:
-        NumericError: a score is not finite.
-    """
-    edge = scores.log_softmax(-1)
-    if not bool(torch.isfinite(edge).all()):
-        raise NumericError(
-            "produced non-finite scores", where=f"drafter {kind}",
-            fix="run it in bfloat16 or float32 and check its weights",
-        )  # fmt: skip
-    return Lattice(
-        ids=ids.cpu().numpy().astype(np.int64), edge=edge.cpu().numpy().astype(np.float32)
-    )

@@ -18,7 +18,7 @@ from specengine.drafters.eagle3_network import Eagle3Network
 from specengine.drafters.network import DFlash2Network, DFlashNetwork, DSparkNetwork
 from specengine.drafters.published import canonical_name
 from specengine.drafters.records import DFlash2Config, DFlashConfig, DSparkConfig
-from specengine.drafters.vocabulary import check_map
+from specengine.drafters.vocabulary import check_map, reachable_tokens
 from specengine.errors import CheckpointError
 from specengine.shards import INDEX, shard_headers
 
@@ -75,20 +75,14 @@ def load_network(
     return network.eval().requires_grad_(requires_grad=False)
 
 
-def read_network(folder: Path, dtype: torch.dtype, device: str | torch.device) -> DFlash2Network:
-    """Load the network of a DFlash2 folder.
+def read_network(folder: Path, dtype: torch.dtype, device: str | torch.device) -> AnyNetwork:
+    """Load the network of a folder, without a target to check it against.
 
     Raises:
-        CheckpointError: see the module; or the folder holds another kind of drafter.
+        CheckpointError: see the module.
     """
     config, files = read_drafter(folder)
-    network = load_network(config, files, dtype, device)
-    if not isinstance(network, DFlash2Network):
-        raise CheckpointError(
-            f"holds a drafter of kind '{config.kind}'", where=str(folder),
-            fix="give a DFlash2 checkpoint",
-        )  # fmt: skip
-    return network
+    return load_network(config, files, dtype, device)
 
 
 def fill(network: nn.Module, files: Mapping[str, Path], config: AnyConfig) -> None:
@@ -121,6 +115,7 @@ def fill(network: nn.Module, files: Mapping[str, Path], config: AnyConfig) -> No
 
 def _map(name: str, tensor: torch.Tensor, config: AnyConfig, path: Path) -> torch.Tensor:
     """A tensor of the token map that the network does not hold: the mask, or a map of nothing."""
+    _check_shape(name, tensor, (config.vocab_size,), path)
     if config.draft_vocab_size is None:
         identity = bool(tensor.bool().all()) if name == "t2d" else not bool(tensor.any())
         if not identity:
@@ -133,12 +128,7 @@ def _map(name: str, tensor: torch.Tensor, config: AnyConfig, path: Path) -> torc
 
 
 def _check(name: str, tensor: torch.Tensor, target: torch.Tensor, path: Path) -> None:
-    if tensor.shape != target.shape:
-        raise CheckpointError(
-            f"tensor '{name}' has shape {tuple(tensor.shape)}, not {tuple(target.shape)}",
-            where=str(path),
-            fix=_OTHER,
-        )
+    _check_shape(name, tensor, tuple(target.shape), path)
     if tensor.is_floating_point() != target.is_floating_point():
         raise CheckpointError(
             f"tensor '{name}' has dtype {tensor.dtype}", where=str(path), fix=_OTHER
@@ -147,6 +137,14 @@ def _check(name: str, tensor: torch.Tensor, target: torch.Tensor, path: Path) ->
         raise CheckpointError(
             f"tensor '{name}' holds non-finite numbers", where=str(path),
             fix="download the checkpoint again, or train with a lower rate",
+        )  # fmt: skip
+
+
+def _check_shape(name: str, tensor: torch.Tensor, shape: tuple[int, ...], path: Path) -> None:
+    if tuple(tensor.shape) != shape:
+        raise CheckpointError(
+            f"tensor '{name}' has shape {tuple(tensor.shape)}, not {shape}", where=str(path),
+            fix=_OTHER,
         )  # fmt: skip
 
 
@@ -163,6 +161,8 @@ def _read(path: Path, name: str) -> torch.Tensor:
 def write_network(network: nn.Module, config: AnyConfig, folder: Path, *, shard_bytes: int) -> None:
     """Write config, bfloat16 shards of at most `shard_bytes` each, and their index.
 
+    A token map is written in both directions, as other readers expect it.
+
     Raises:
         CheckpointError: one tensor alone is larger than a shard.
     """
@@ -173,6 +173,8 @@ def write_network(network: nn.Module, config: AnyConfig, folder: Path, *, shard_
         .contiguous()
         for name, tensor in network.state_dict().items()
     }
+    if config.draft_vocab_size is not None:
+        tensors["t2d"] = reachable_tokens(tensors["d2t"], config.vocab_size)
     shards = _pack(tensors, shard_bytes)
     names = [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
     for name, shard in zip(names, shards, strict=True):

@@ -5,8 +5,9 @@ A marginal says nothing about the token before, so every parent sees the same ro
 
 import torch
 
-from specengine.drafters.block import BlockDrafter, as_lattice
+from specengine.drafters.block import BlockDrafter
 from specengine.drafters.candidates import top_candidates
+from specengine.drafters.driven import as_lattice
 from specengine.lattice import Lattice
 
 CANDIDATES = 16

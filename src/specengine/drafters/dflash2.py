@@ -2,8 +2,9 @@
 
 import torch
 
-from specengine.drafters.block import BlockDrafter, as_lattice
+from specengine.drafters.block import BlockDrafter
 from specengine.drafters.candidates import top_candidates
+from specengine.drafters.driven import as_lattice
 from specengine.drafters.network import DFlash2Network
 from specengine.lattice import Lattice
 

@@ -15,8 +15,9 @@ from typing import Literal
 import numpy as np
 import torch
 
-from specengine.drafters.block import BlockDrafter, ContextCache, as_lattice
+from specengine.drafters.block import BlockDrafter, ContextCache
 from specengine.drafters.candidates import top_candidates
+from specengine.drafters.driven import as_lattice
 from specengine.drafters.network import DSparkNetwork
 from specengine.drafters.vocabulary import DraftTarget
 from specengine.errors import NumericError, OptionError

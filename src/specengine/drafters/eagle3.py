@@ -10,15 +10,20 @@ steps. The tree (`grow`) is EAGLE-2's: equal tokens under different parents stay
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn import functional
 
-from specengine.drafters.block import as_lattice, require_positions, require_room
 from specengine.drafters.candidates import top_candidates
+from specengine.drafters.driven import (
+    NetworkDrafter,
+    as_lattice,
+    require_positions,
+    require_room,
+)
 from specengine.drafters.eagle3_network import Eagle3Network
 from specengine.drafters.expansion import grown_tree
-from specengine.drafters.vocabulary import DraftTarget, DraftVocabulary
+from specengine.drafters.vocabulary import DraftTarget
 from specengine.errors import RequestError
 from specengine.lattice import Lattice
-from specengine.models.linear import PrepackedLinear
 from specengine.trees import DraftTree
 
 BRANCHES = 8
@@ -66,20 +71,15 @@ class Eagle3State:
         self.features, self.tokens = self.features[:0], self.tokens[:0]
 
 
-class Eagle3Drafter:
-    """A `specengine.drafters.base.Drafter`, and a `GrowingDrafter`."""
+class Eagle3Drafter(NetworkDrafter):
+    """A `specengine.drafters.base.Drafter`, and a `GrowingDrafter`; a draft takes one forward per
+    position."""
 
     kind = "eagle3"
+    network: Eagle3Network
 
     def __init__(self, network: Eagle3Network, target: DraftTarget) -> None:
-        self.network = network
-        self.target = target
-        self.config = network.config
-        self.taps = network.config.target_layer_ids
-        self.trained_positions = network.config.ttt_length
-        self.vocabulary = DraftVocabulary(network, target, network.config)
-        weight = network.norm.weight
-        self.dtype, self.device = weight.dtype, weight.device
+        super().__init__(network, target, network.config.ttt_length)
 
     def new_state(self, capacity: int) -> Eagle3State:
         """Allocate a state for at most `capacity` context positions."""
@@ -141,13 +141,6 @@ class Eagle3Drafter:
         steps = Steps(self, state, anchor, positions)
         branches = min(BRANCHES, self.vocabulary.size)
         return grown_tree(steps, self.vocabulary, anchor, positions, nodes, branches)
-
-    def parameter_bytes(self) -> int:
-        """Bytes of weights that one step reads; a draft takes one step per position."""
-        total = sum(parameter.nbytes for parameter in self.network.parameters())
-        packed = (m for m in self.network.modules() if isinstance(m, PrepackedLinear))
-        packed_bytes = sum(module.weight_bytes() for module in packed)
-        return total - self.vocabulary.unread_bytes() + packed_bytes
 
 
 class Steps:
@@ -226,7 +219,40 @@ class Steps:
             far = positions[:, None] - slots >= window
             visible = visible & ~(far & (slots < self._state.length))
         embedded = self._drafter.vocabulary.embed(tokens).to(self._drafter.dtype)
-        return network(embedded, features, positions, self._state.memory, at, visible)
+        return network(
+            embedded, features, positions,
+            lambda *rows: _attend_memory(*rows, self._state.memory, at, visible),
+        )  # fmt: skip
 
     def _logits(self, rows: torch.Tensor) -> torch.Tensor:
         return self._drafter.vocabulary.head(rows).float()
+
+
+def _attend_memory(
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor,
+    memory: tuple[torch.Tensor, torch.Tensor], at: int, visible: torch.Tensor,
+) -> torch.Tensor:  # fmt: skip
+    """Keep the rows' keys and values, then attend to what each row may see.
+
+    Args:
+        query: [n, heads, D].
+        keys: [n, kv_heads, D], like `values`; written into `memory`.
+        values: as `keys`.
+        memory: keys and values, each [kv_heads, capacity, D].
+        at: slot of the first row.
+        visible: bool [n, m], the slots below m that a row sees.
+
+    Returns:
+        [n, heads, D].
+    """
+    end, seen = at + len(query), visible.shape[1]
+    memory[0][:, at:end] = keys.transpose(0, 1)
+    memory[1][:, at:end] = values.transpose(0, 1)
+    mixed = functional.scaled_dot_product_attention(
+        query.transpose(0, 1)[None],
+        memory[0][None, :, :seen],
+        memory[1][None, :, :seen],
+        attn_mask=visible,
+        enable_gqa=True,
+    )
+    return mixed[0].transpose(0, 1)

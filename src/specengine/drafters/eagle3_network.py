@@ -5,8 +5,9 @@ that. The first row of a draft reads the target's tapped states through `fc`; la
 layer's own output, which has not been normed unless the checkpoint says so.
 """
 
+from collections.abc import Callable
+
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from specengine.drafters.layers import GatedMLP, RMSNorm, rotary_tables, rotate
@@ -14,6 +15,9 @@ from specengine.drafters.records import Eagle3Config
 from specengine.drafters.vocabulary import add_vocabulary
 
 KeysValues = tuple[torch.Tensor, torch.Tensor]
+Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Rotated queries [..., heads, D], rotated keys and values [..., kv_heads, D] of a step's rows to
+mixed values [..., heads, D]."""
 
 
 class PairAttention(nn.Module):
@@ -31,21 +35,16 @@ class PairAttention(nn.Module):
         self.q_norm = RMSNorm(self.head_dim, config.rms_norm_eps) if config.qk_norm else None
         self.k_norm = RMSNorm(self.head_dim, config.rms_norm_eps) if config.qk_norm else None
 
-    def forward(
-        self, pairs: torch.Tensor, tables: KeysValues, memory: KeysValues, at: int,
-        visible: torch.Tensor,
-    ) -> torch.Tensor:  # fmt: skip
-        """Attend; keys and values of the rows are written into `memory`.
+    def forward(self, pairs: torch.Tensor, tables: KeysValues, attend: Attend) -> torch.Tensor:
+        """Attend.
 
         Args:
-            pairs: [n, 2 d], normed.
-            tables: rotary tables [n, D] of the rows' positions.
-            memory: keys and values, each [kv_heads, capacity, D].
-            at: slot of the first row.
-            visible: bool [n, m], the slots below m that a row sees.
+            pairs: [..., 2 d], normed.
+            tables: rotary tables [..., D] of the rows' positions.
+            attend: mixes the rows' values.
 
         Returns:
-            [n, d].
+            [..., d].
         """
         query = self.q_proj(pairs).unflatten(-1, (self.heads, self.head_dim))
         keys = self.k_proj(pairs).unflatten(-1, (self.kv_heads, self.head_dim))
@@ -53,17 +52,8 @@ class PairAttention(nn.Module):
         if self.q_norm is not None and self.k_norm is not None:
             query, keys = self.q_norm(query), self.k_norm(keys)
         spread = (tables[0].unsqueeze(-2), tables[1].unsqueeze(-2))
-        end, seen = at + len(pairs), visible.shape[1]
-        memory[0][:, at:end] = rotate(keys, spread).transpose(0, 1)
-        memory[1][:, at:end] = values.transpose(0, 1)
-        mixed = F.scaled_dot_product_attention(
-            rotate(query, spread).transpose(0, 1)[None],
-            memory[0][None, :, :seen],
-            memory[1][None, :, :seen],
-            attn_mask=visible,
-            enable_gqa=True,
-        )
-        return self.o_proj(mixed[0].transpose(0, 1).flatten(1))
+        mixed = attend(rotate(query, spread), rotate(keys, spread), values)
+        return self.o_proj(mixed.flatten(-2))
 
 
 class PairLayer(nn.Module):
@@ -80,14 +70,13 @@ class PairLayer(nn.Module):
         self.mlp = GatedMLP(width, config.intermediate_size)
 
     def forward(
-        self, embedded: torch.Tensor, features: torch.Tensor, tables: KeysValues,
-        memory: KeysValues, at: int, visible: torch.Tensor,
-    ) -> torch.Tensor:  # fmt: skip
-        """Shapes as in `PairAttention.forward`; `embedded` and `features` are [n, d]."""
+        self, embedded: torch.Tensor, features: torch.Tensor, tables: KeysValues, attend: Attend
+    ) -> torch.Tensor:
+        """Shapes as in `PairAttention.forward`; `embedded` and `features` are [..., d]."""
         normed = self.hidden_norm(features)
         pairs = torch.cat((self.input_layernorm(embedded), normed), dim=-1)
         residual = normed if self.norm_before_residual else features
-        rows = residual + self.self_attn(pairs, tables, memory, at, visible)
+        rows = residual + self.self_attn(pairs, tables, attend)
         return rows + self.mlp(self.post_attention_layernorm(rows))
 
 
@@ -109,7 +98,7 @@ class Eagle3Network(nn.Module):
         add_vocabulary(self, config)
 
     def features(self, tapped: torch.Tensor) -> torch.Tensor:
-        """Tapped target states [n, taps * target width] to features [n, d]."""
+        """Tapped target states [..., taps * target width] to features [..., d]."""
         if self.input_norm is not None:
             tapped = self.input_norm(tapped)
         if self.fc_norm is not None:
@@ -121,20 +110,20 @@ class Eagle3Network(nn.Module):
 
     def forward(
         self, embedded: torch.Tensor, features: torch.Tensor, positions: torch.Tensor,
-        memory: KeysValues, at: int, visible: torch.Tensor,
+        attend: Attend,
     ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-        """One step over n rows.
+        """One step over rows.
 
         Args:
-            embedded: [n, d], token embeddings.
-            features: [n, d], of the positions before those tokens.
-            positions: int64 [n], the features' positions.
-            memory: as `PairAttention.forward`, like `at` and `visible`.
+            embedded: [..., d], token embeddings.
+            features: [..., d], of the positions before those tokens.
+            positions: int64 [...], the features' positions.
+            attend: mixes the rows' values; drafting and training see other rows.
 
         Returns:
-            What the head reads, [n, d], and what the next step reads as features, [n, d].
+            What the head reads, [..., d], and what the next step reads as features, [..., d].
         """
         tables = rotary_tables(positions, self.config)
-        rows = self.layers[0](embedded, features, tables, memory, at, visible)
+        rows = self.layers[0](embedded, features, tables, attend)
         normed = self.norm(rows)
         return normed, (normed if self.config.norm_output else rows)

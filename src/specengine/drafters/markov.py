@@ -64,7 +64,11 @@ class ConfidenceHead(nn.Module):
         width = config.hidden_size + (config.markov_rank if self.with_markov else 0)
         self.proj = nn.Linear(width, 1)
 
-    def forward(self, hidden: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
-        """Probabilities, float32 [...], of rows [..., d] after tokens embedded as [..., rank]."""
+    def scores(self, hidden: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
+        """Log-odds, float32 [...], of rows [..., d] after tokens embedded as [..., rank]."""
         features = torch.cat((hidden, previous), dim=-1) if self.with_markov else hidden
-        return torch.sigmoid(self.proj(features).float().squeeze(-1))
+        return self.proj(features).float().squeeze(-1)
+
+    def forward(self, hidden: torch.Tensor, previous: torch.Tensor) -> torch.Tensor:
+        """Probabilities; shapes as in `scores`."""
+        return torch.sigmoid(self.scores(hidden, previous))

@@ -78,6 +78,13 @@ class DraftVocabulary:
         return 0 if own is None or self._tied else own.weight.nbytes
 
 
+def reachable_tokens(offsets: torch.Tensor, vocabulary: int) -> torch.Tensor:
+    """`t2d`, bool [vocabulary]: the target's tokens that `d2t`, int64 [draft], reaches."""
+    reachable = torch.zeros(vocabulary, dtype=torch.bool)
+    reachable[torch.arange(len(offsets)) + offsets] = True
+    return reachable
+
+
 def check_map(
     offsets: torch.Tensor, reachable: torch.Tensor | None, vocabulary: int, where: str
 ) -> None:

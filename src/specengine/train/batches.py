@@ -1,6 +1,9 @@
-"""Batches of anchored blocks, a pure function of (seed, step): a resumed run sees the same data."""
+"""Batches, a pure function of (seed, step): a resumed run sees the same data.
 
-from dataclasses import dataclass
+Block drafters train on anchored blocks, EAGLE-3 on every position of whole sequences.
+"""
+
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -31,12 +34,27 @@ class BlockBatch:
     previous: torch.Tensor
 
     def to(self, device: torch.device) -> "BlockBatch":
-        return BlockBatch(
-            *(
-                getattr(self, name).to(device, non_blocking=True)
-                for name in ("tokens", "starts", "labels", "weights", "previous")
-            )
-        )
+        return BlockBatch(*_moved(self, device))
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceBatch:
+    """Whole sequences.
+
+    Attributes:
+        tokens: int64 [S, n], right-padded with 0.
+        answers: bool [S, n], the tokens of the answers.
+    """
+
+    tokens: torch.Tensor
+    answers: torch.Tensor
+
+    def to(self, device: torch.device) -> "SequenceBatch":
+        return SequenceBatch(*_moved(self, device))
+
+
+def _moved(batch: BlockBatch | SequenceBatch, device: torch.device) -> list[torch.Tensor]:
+    return [getattr(batch, part.name).to(device, non_blocking=True) for part in fields(batch)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +64,7 @@ class BatchPlan:
     Attributes:
         sequences: sequences per batch.
         rows: total block rows per sequence; a batch of B-row blocks has rows // B anchors.
-        blocks: block lengths B, used in turn, step by step.
+        blocks: tokens B of a block, the anchor included; used in turn, step by step.
         decay: position k of a B-row block weighs exp(-(k - 1) / (decay * B)).
         seed: of everything random.
     """
@@ -74,14 +92,26 @@ class BatchSource:
         self.steps_per_epoch = max(1, len(self._usable) // plan.sequences)
         self._order: tuple[int, list[NDArray[np.int64]]] | None = None
 
-    def batch(self, step: int) -> BlockBatch:
-        epoch, index = divmod(step, self.steps_per_epoch)
+    def blocks(self, step: int) -> BlockBatch:
+        """The step's blocks."""
         width = self.plan.blocks[step % len(self.plan.blocks)]
         rng = np.random.default_rng([self.plan.seed, 1, step])
         return block_batch(
-            self.shard, self._epoch(epoch)[index], width, self.plan.rows // width,
+            self.shard, self._members(step), width, max(1, self.plan.rows // width),
             self.plan.decay, rng,
         )  # fmt: skip
+
+    def sequences(self, step: int) -> SequenceBatch:
+        """The step's sequences."""
+        members = self._members(step)
+        tokens, lengths = _padded(self.shard, members)
+        places = np.arange(tokens.shape[1])
+        answers = (places >= self.shard.prompts[members][:, None]) & (places < lengths[:, None])
+        return SequenceBatch(torch.from_numpy(tokens), torch.from_numpy(answers))
+
+    def _members(self, step: int) -> NDArray[np.int64]:
+        epoch, index = divmod(step, self.steps_per_epoch)
+        return self._epoch(epoch)[index]
 
     def _epoch(self, epoch: int) -> list[NDArray[np.int64]]:
         if self._order is None or self._order[0] != epoch:
@@ -109,13 +139,11 @@ def block_batch(
 
     Labels of a block form a contiguous prefix: they end with the sequence.
     """
-    lengths = np.array([len(shard.sequence(i)) for i in members])
-    padded = -(-int(lengths.max()) // 32) * 32
-    tokens = np.zeros((len(members), padded + width), dtype=np.int64)
+    tokens, lengths = _padded(shard, members, beyond=width)
+    padded = tokens.shape[1] - width
     starts = np.zeros((len(members), anchors), dtype=np.int64)
     used = np.zeros((len(members), anchors), dtype=bool)
     for row, index in enumerate(members):
-        tokens[row, : lengths[row]] = shard.sequence(index)
         first, last = int(shard.prompts[index]), int(lengths[row]) - 1
         picked = rng.permutation(np.arange(first, last))[:anchors]
         starts[row, : len(picked)] = np.sort(picked)
@@ -133,3 +161,15 @@ def block_batch(
         weights=torch.from_numpy(weights.astype(np.float32)),
         previous=torch.from_numpy(tokens[rows, places - 1]),
     )
+
+
+def _padded(
+    shard: TokenShard, members: NDArray[np.int64], beyond: int = 0
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Tokens int64 [S, n + beyond], n a multiple of 32, and the sequences' lengths."""
+    lengths = np.array([len(shard.sequence(i)) for i in members])
+    padded = -(-int(lengths.max()) // 32) * 32
+    tokens = np.zeros((len(members), padded + beyond), dtype=np.int64)
+    for row, index in enumerate(members):
+        tokens[row, : lengths[row]] = shard.sequence(index)
+    return tokens, lengths

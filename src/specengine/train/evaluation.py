@@ -1,41 +1,33 @@
-"""Evaluation by the rule of the decoding loop.
+"""Evaluation in the decoding loop: the engine records, and its steps are replayed.
 
-For every output position of a greedy answer the drafter drafts with the true past; the loop is then
-replayed: start at the first output token, build the tree, accept what matches the answer, go on
-behind the bonus token. Emitted tokens per step (tau) count the bonus.
+The engine drafts at every position of its own greedy output. From these lattices any tree's steps
+follow exactly: start at the first output token, accept what the output agrees with, go on behind
+the bonus token. Emitted tokens per step (tau) count the bonus.
 """
 
-from collections.abc import Iterator
+import json
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from specengine.drafters.dflash2 import top_candidates
-from specengine.drafters.network import DFlash2Network
+from specengine.decoding import Engine, EngineOptions
+from specengine.decoding.recorder import RecordedOutput
+from specengine.drafters import load_drafter
 from specengine.lattice import Lattice
-from specengine.train.batches import BlockBatch
-from specengine.train.loss import run_blocks
-from specengine.train.shards import TokenShard
-from specengine.train.teacher import Teacher
+from specengine.models import load_target
+from specengine.train.answers import Report, encode_texts
 from specengine.trees.draft_tree import DraftTree
 from specengine.trees.registry import build
 
-
-@dataclass(slots=True)
-class Recorded:
-    """Lattices of one answer: entry i drafts after answer token i.
-
-    Attributes:
-        answer: int64 [T], the greedy answer.
-        ids: int64 [T - 1, D, K].
-        edge: float32 [T - 1, D, K, K].
-    """
-
-    answer: NDArray[np.int64]
-    ids: NDArray[np.int64]
-    edge: NDArray[np.float32]
+KEYS = (
+    "chain/P: greedy chain of P drafted positions; best_first/P/N: best-first tree of N rows (root "
+    "included) over P positions; oracle/P: every candidate that is right is accepted; live/P/N: "
+    "best_first/P/N as the engine decoded it; accuracy, recall: by drafted position, share of true "
+    "tokens that are the first candidate, that are among all candidates"
+)
 
 
 @dataclass(slots=True)
@@ -49,9 +41,9 @@ class Tally:
     held: NDArray[np.int64] | None = None
 
     def table(self) -> dict[str, object]:
-        assert self.seen is not None
-        assert self.first is not None
-        assert self.held is not None
+        """Rates, and empty lists where nothing was recorded."""
+        if self.seen is None or self.first is None or self.held is None:
+            return {"tokens": 0, "tau": {}, "accuracy": [], "recall": []}
         count = np.maximum(self.seen, 1)
         return {
             "tokens": self.tokens,
@@ -61,71 +53,84 @@ class Tally:
         }
 
 
-@torch.inference_mode()
-def record(
-    network: DFlash2Network,
-    teacher: Teacher,
-    shard: TokenShard,
-    positions: int,
-    *,
-    blocks: int = 64,
-) -> Iterator[Recorded]:
-    """Lattices of each sequence of a shard, `blocks` anchors per forward."""
-    for index in range(len(shard)):
-        sequence = torch.from_numpy(shard.sequence(index).astype(np.int64)).to(teacher.device)
-        first = int(shard.prompts[index])
-        if len(sequence) - first < 2:
-            continue
-        features = teacher.features(sequence[None], network.config.target_layer_ids)
-        features = features.to(network.fc.weight.dtype)
-        parts = [
-            _lattices(network, teacher, sequence, features, anchors, positions)
-            for anchors in torch.arange(first, len(sequence) - 1).split(blocks)
-        ]
-        yield Recorded(
-            answer=sequence[first:].cpu().numpy(),
-            ids=np.concatenate([part[0] for part in parts]),
-            edge=np.concatenate([part[1] for part in parts]),
-        )
+def evaluate(
+    target: Path, drafter: Path, prompts: list[dict[str, str]], device: str, report: Report,
+    *, max_new_tokens: int, widths: tuple[int, ...], nodes: tuple[int, ...],
+) -> dict[str, object]:  # fmt: skip
+    """Table per kind of prompt: tau of chain, trees and oracle, accuracy and recall by position.
+
+    Args:
+        target: Transformers folder.
+        drafter: folder of a drafter of any kind.
+        prompts: rows of `kind` and `prompt`.
+        device: where to run.
+        report: takes a line per kind.
+        max_new_tokens: of each answer.
+        widths: drafted positions; none stands for the trained block.
+        nodes: rows of the trees.
+    """
+    engine, tokenizer = load_engine(target, drafter, device)
+    widths = widths or (engine.drafter.trained_positions,)
+    width, rows = max(widths), max(nodes)
+    tables: dict[str, object] = {}
+    for kind in sorted({row["kind"] for row in prompts}):
+        texts = [row["prompt"] for row in prompts if row["kind"] == kind]
+        encoded = encode_texts(tokenizer, texts, engine.target.max_positions - max_new_tokens)
+        live, total = engine.variant(tree="best_first", positions=width, nodes=rows), Tally()
+        for prompt in encoded:
+            tally(total, live.record(prompt, max_new_tokens, width), widths, nodes)
+        result = {"requests": len(encoded), **total.table()}
+        if live.counters.steps:
+            tau = live.counters.emitted_tokens / live.counters.steps
+            result["tau"] |= {f"live/{width}/{rows}": round(tau, 4)}
+        tables[kind] = result
+        report(f"{kind}: {json.dumps(result)}")
+    return {
+        "keys": KEYS,
+        "drafter": engine.drafter.kind,
+        "dtype": str(engine.target.dtype).removeprefix("torch."),
+        "device": torch.cuda.get_device_name() if device.startswith("cuda") else device,
+        "torch": torch.__version__,
+        "max_new_tokens": max_new_tokens,
+        "benchmarks": tables,
+        "mean_tau": _means([table["tau"] for table in tables.values()]),
+    }
 
 
-def _lattices(
-    network: DFlash2Network,
-    teacher: Teacher,
-    sequence: torch.Tensor,
-    features: torch.Tensor,
-    anchors: torch.Tensor,
-    positions: int,
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    starts = anchors.to(teacher.device)[None]
-    unused = torch.empty(1, len(anchors), positions, device=teacher.device)
-    batch = BlockBatch(sequence[None], starts, unused.long(), unused, unused.long())
-    hidden = run_blocks(network, teacher, features, batch)[0, :, 1:]
-    unary = network.transform(teacher.head(hidden.flatten(0, 1).to(teacher.model.dtype)))
-    top, ids = top_candidates(unary, network.config.selector_top_k)
-    top, ids = (part.unflatten(0, (len(anchors), positions)) for part in (top, ids))
-    roots = sequence[starts[0]][:, None, None].expand(-1, 1, ids.shape[-1])
-    previous = torch.cat((roots, ids[:, :-1]), dim=1)
-    scores = top[:, :, None] + network.candidate_selector.pair_scores(hidden, previous, ids)
-    return ids.cpu().numpy(), scores.log_softmax(-1).float().cpu().numpy()
+def load_engine(target: Path, drafter: Path, device: str) -> tuple[Engine, object]:
+    """An engine over a drafter of any kind, and the target's tokenizer."""
+    from transformers import AutoTokenizer
+
+    model = load_target(target, device=device)
+    speculator = load_drafter("auto", drafter, model)
+    model.taps = speculator.taps
+    tokenizer = AutoTokenizer.from_pretrained(target, local_files_only=True)
+    return Engine(model, speculator, EngineOptions()), tokenizer
 
 
-def replay(recorded: Recorded, tree: str, positions: int, nodes: int) -> int:
+def _means(taus: list[dict[str, float]]) -> dict[str, float]:
+    """Means over the kinds of prompt that have any."""
+    filled = [tau for tau in taus if tau]
+    names = filled[0] if filled else {}
+    return {name: round(sum(tau[name] for tau in filled) / len(filled), 4) for name in names}
+
+
+def replay(recorded: RecordedOutput, tree: str, positions: int, nodes: int) -> int:
     """Steps that decoding this answer takes; the first token comes from the prefill."""
     place, steps = 0, 0
-    while place < len(recorded.answer) - 1:
+    while place < len(recorded.tokens) - 1:
         lattice = Lattice(recorded.ids[place, :positions], recorded.edge[place, :positions])
-        draft = build(tree, lattice, int(recorded.answer[place]), nodes)
-        place += _accepted(draft, recorded.answer[place + 1 :]) + 1
+        draft = build(tree, lattice, int(recorded.tokens[place]), nodes)
+        place += _accepted(draft, recorded.tokens[place + 1 :]) + 1
         steps += 1
     return steps
 
 
-def oracle(recorded: Recorded, positions: int) -> int:
+def oracle(recorded: RecordedOutput, positions: int) -> int:
     """Steps if every token that is a candidate were accepted."""
     place, steps = 0, 0
-    while place < len(recorded.answer) - 1:
-        ahead = recorded.answer[place + 1 : place + 1 + positions]
+    while place < len(recorded.tokens) - 1:
+        ahead = recorded.tokens[place + 1 : place + 1 + positions]
         held = (recorded.ids[place, : len(ahead)] == ahead[:, None]).any(-1)
         place += int(np.cumprod(held).sum()) + 1
         steps += 1
@@ -147,10 +152,12 @@ def _accepted(draft: DraftTree, answer: NDArray[np.int64]) -> int:
 
 
 def tally(
-    total: Tally, recorded: Recorded, widths: tuple[int, ...], nodes: tuple[int, ...]
+    total: Tally, recorded: RecordedOutput, widths: tuple[int, ...], nodes: tuple[int, ...]
 ) -> None:
     """Add one answer: chain, best-first trees of each size and oracle, per drafted positions."""
-    total.tokens += len(recorded.answer) - 1
+    if len(recorded.tokens) < 2:
+        return
+    total.tokens += len(recorded.tokens) - 1
     names: dict[str, int] = {}
     for width in widths:
         names[f"chain/{width}"] = replay(recorded, "chain", width, width + 1)
@@ -161,8 +168,8 @@ def tally(
         total.steps[name] = total.steps.get(name, 0) + steps
     depth = recorded.ids.shape[1]
     ahead = np.arange(len(recorded.ids))[:, None] + 1 + np.arange(depth)
-    inside = ahead < len(recorded.answer)
-    labels = recorded.answer[np.minimum(ahead, len(recorded.answer) - 1)]
+    inside = ahead < len(recorded.tokens)
+    labels = recorded.tokens[np.minimum(ahead, len(recorded.tokens) - 1)]
     hit = (recorded.ids == labels[..., None]) & inside[..., None]
     for name, value in (("seen", inside), ("first", hit[..., 0]), ("held", hit.any(-1))):
         old = getattr(total, name)

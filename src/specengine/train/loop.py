@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 
-from specengine.drafters.network import DFlash2Network
+from specengine.drafters.checkpoint import AnyNetwork
+from specengine.drafters.eagle3_network import Eagle3Network
 from specengine.errors import CheckpointError, NumericError
 from specengine.train.batches import BatchSource
+from specengine.train.block_losses import StepLoss, block_loss
+from specengine.train.eagle3_loss import eagle3_loss
 from specengine.train.generation import Stopwatch
-from specengine.train.loss import StepLoss, training_loss
 from specengine.train.teacher import Teacher
 
 _REPORT_EVERY = 50
@@ -29,7 +31,6 @@ class Schedule:
         warmup: steps of linear warm-up.
         floor: last rate as a share of the peak.
         clip: largest gradient norm.
-        selector_weight: weight of the selector's loss.
         save_every: steps between checkpoints.
     """
 
@@ -39,7 +40,6 @@ class Schedule:
     warmup: int = 200
     floor: float = 0.02
     clip: float = 1.0
-    selector_weight: float = 1.0
     save_every: int = 1000
 
     def rate_at(self, step: int, progress: float) -> float:
@@ -50,7 +50,7 @@ class Schedule:
 
 
 def train(
-    network: DFlash2Network,
+    network: AnyNetwork,
     teacher: Teacher,
     source: BatchSource,
     schedule: Schedule,
@@ -80,9 +80,8 @@ def train(
             progress = max(progress, 1 - watch.left() / schedule.seconds)
         for group in optimizer.param_groups:
             group["lr"] = schedule.rate_at(step, progress)
-        batch = source.batch(step).to(teacher.device)
         with torch.autocast(teacher.device.type, torch.bfloat16, enabled=mixed):
-            result = training_loss(network, teacher, batch, schedule.selector_weight)
+            result = step_loss(network, teacher, source, step)
         optimizer.zero_grad(set_to_none=True)
         result.loss.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), schedule.clip)
@@ -97,19 +96,23 @@ def train(
     return step
 
 
+def step_loss(network: AnyNetwork, teacher: Teacher, source: BatchSource, step: int) -> StepLoss:
+    """The loss of a step's batch, by the network's kind."""
+    if isinstance(network, Eagle3Network):
+        return eagle3_loss(network, teacher, source.sequences(step).to(teacher.device))
+    return block_loss(network, teacher, source.blocks(step).to(teacher.device))
+
+
 def _line(step: int, progress: float, result: StepLoss, rate: float) -> str:
     if not math.isfinite(result.loss.item()):
         raise NumericError(
             f"loss is not finite at step {step}", where="training", fix="lower the learning rate"
         )
-    return (
-        f"step {step} done {progress:.1%} rate {rate:.2e} loss {result.loss:.4f} "
-        f"unary {result.unary:.4f} selector {result.selector:.4f} accuracy {result.accuracy:.4f} "
-        f"recall {result.recall:.4f} chosen {result.chosen:.4f}"
-    )
+    parts = " ".join(f"{name} {value:.4f}" for name, value in result.parts.items())
+    return f"step {step} done {progress:.1%} rate {rate:.2e} loss {result.loss:.4f} {parts}"
 
 
-def _save(path: Path, network: DFlash2Network, optimizer: torch.optim.Optimizer, step: int) -> None:
+def _save(path: Path, network: AnyNetwork, optimizer: torch.optim.Optimizer, step: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     state: dict[str, Any] = {
@@ -119,7 +122,7 @@ def _save(path: Path, network: DFlash2Network, optimizer: torch.optim.Optimizer,
     partial.replace(path)
 
 
-def _resume(path: Path, network: DFlash2Network, optimizer: torch.optim.Optimizer) -> int:
+def _resume(path: Path, network: AnyNetwork, optimizer: torch.optim.Optimizer) -> int:
     if not path.exists():
         return 0
     state = torch.load(path, map_location=network.fc.weight.device, weights_only=True)

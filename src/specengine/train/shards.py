@@ -35,6 +35,27 @@ class TokenShard:
     def answer_tokens(self) -> int:
         return int(self.tokens.shape[0] - self.prompts.sum())
 
+    def token_set(self) -> frozenset[int]:
+        """Every token that occurs."""
+        return frozenset(np.unique(self.tokens).tolist())
+
+    def frequent_tokens(self, count: int, vocabulary: int) -> NDArray[np.int64]:
+        """The `count` most frequent tokens of the answers, in the order of their ids.
+
+        Equally frequent ones are taken from the lowest id.
+        """
+        seen = np.bincount(self._answered(), minlength=vocabulary)
+        return np.sort(np.argsort(-seen, kind="stable")[:count])
+
+    def share_of(self, tokens: NDArray[np.int64]) -> float:
+        """Share of the answers' tokens that are among `tokens`."""
+        return float(np.isin(self._answered(), tokens).mean())
+
+    def _answered(self) -> NDArray[np.int32]:
+        lengths = np.diff(self.offsets)
+        places = np.arange(len(self.tokens)) - np.repeat(self.offsets[:-1], lengths)
+        return self.tokens[places >= np.repeat(self.prompts, lengths)]
+
     def sha256(self) -> str:
         digest = hashlib.sha256()
         for part in (self.tokens, self.offsets, self.prompts):
@@ -76,3 +97,18 @@ def read_shard(path: Path) -> TokenShard:
             f"is not a token shard ({error})", where=str(path),
             fix="write it with `python -m specengine.train answers`",
         ) from error  # fmt: skip
+
+
+def merged(shards: list[TokenShard]) -> TokenShard:
+    """Shards laid end to end."""
+    starts = np.cumsum([0, *(len(shard.tokens) for shard in shards)])
+    return TokenShard(
+        tokens=np.concatenate([shard.tokens for shard in shards]),
+        offsets=np.concatenate(
+            [
+                [0],
+                *(shard.offsets[1:] + start for shard, start in zip(shards, starts, strict=False)),
+            ]
+        ).astype(np.int64),
+        prompts=np.concatenate([shard.prompts for shard in shards]),
+    )

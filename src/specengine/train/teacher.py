@@ -34,9 +34,14 @@ class Teacher:
         stop = self.model.generation_config.eos_token_id or self.config.eos_token_id
         return frozenset(stop if isinstance(stop, list) else [stop])
 
+    @property
+    def embed_tokens(self) -> Any:
+        """The embedding's table, as drafters borrow it."""
+        return self.model.get_input_embeddings()
+
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """Rows of the embedding as they are: drafters read them without a model's own scale."""
-        return functional.embedding(tokens, self.model.get_input_embeddings().weight)
+        return functional.embedding(tokens, self.embed_tokens.weight)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         return self.model.get_output_embeddings()(hidden)
@@ -53,16 +58,21 @@ class Teacher:
         return keep
 
     @torch.no_grad()
-    def features(self, tokens: torch.Tensor, taps: tuple[int, ...]) -> torch.Tensor:
-        """Tapped states [S, n, len(taps) * d] of right-padded token rows [S, n].
+    def states(
+        self, tokens: torch.Tensor, taps: tuple[int, ...]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """States of right-padded token rows [S, n].
 
         Padding stands to the right, so that the causal mask alone hides it from real tokens.
+
+        Returns:
+            Tapped states [S, n, len(taps) * d], and what the head reads, [S, n, d].
         """
         self._watch(taps)
-        self.model.model(input_ids=tokens, use_cache=False)
+        final = self.model.model(input_ids=tokens, use_cache=False).last_hidden_state
         features = torch.cat([self._tapped[tap] for tap in taps], dim=-1)
         self._tapped.clear()
-        return features
+        return features, final
 
 
 def load_teacher(folder: Path, device: str, dtype: torch.dtype = torch.bfloat16) -> Teacher:

@@ -142,8 +142,11 @@ def test_each_missing_or_ill_shaped_tensor_is_named(folder, target):
     for name in tensors.keys() - {"embed_tokens.weight"}:
         rest = {key: tensor for key, tensor in tensors.items() if key != name}
         save_file(rest, folder / "model.safetensors")
-        with pytest.raises(CheckpointError, match=name.split(".")[-2 if "." in name else 0]):
+        if name == "t2d":  # says again what d2t says, and may be left out
             load_drafter("auto", folder, target)
+        else:
+            with pytest.raises(CheckpointError, match=name.split(".")[-2 if "." in name else 0]):
+                load_drafter("auto", folder, target)
         wrong = torch.cat((tensors[name], tensors[name][:1]))
         save_file(rest | {name: wrong}, folder / "model.safetensors")
         with pytest.raises(CheckpointError, match=f"'{name}' has shape"):
