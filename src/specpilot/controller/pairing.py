@@ -2,14 +2,16 @@
 
 One device: two fresh servers live, and every request is played A B in one pass and B A in the
 other, so that linear drift cancels; who does not play is frozen. Two devices: both arms play at
-once, then swap. Every request has one outcome per pass in both arms; a missing one is an error
-(paper section 3.2).
+once, then swap. Each pass and batch size has servers of its own and an order of its own, from a
+secret: no process is given a request twice, so none can answer from memory. Every request has one
+outcome per pass in both arms; a missing one is an error (paper section 3.2).
 """
 
 import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from specpilot.controller.attribution import attributed
 from specpilot.controller.outcomes import Tampered
@@ -19,6 +21,7 @@ from specpilot.controller.servers import (
     Place,
     StepLog,
     blocks,
+    labelled,
     play,
     provenance,
     serving_all,
@@ -49,7 +52,7 @@ async def paired(
     """Play both arms; give every outcome, and the baseline's server, which still runs, alone.
 
     Args:
-        seed: orders the requests; recorded through `run_id`'s event.
+        seed: orders the requests of each pass; nobody who may serve them can know it.
         orders: one pass each; 0 begins with the baseline, or plays it on the first device, 1 the
             other way round.
 
@@ -59,11 +62,10 @@ async def paired(
         InfrastructureFailure: the baseline did any of this.
     """
     origin = await provenance(arena, requests)
-    order = list(requests)
-    random.Random(seed).shuffle(order)
     swaps = len(arena.devices) >= 2
     play_arms = _swapped if swaps else _alternating
-    async with play_arms(arena, baseline, candidate, order, orders) as (arms, server):
+    sittings = _sittings(arena, requests, seed, orders)
+    async with play_arms(arena, baseline, candidate, sittings) as (arms, server):
         played = PairedRun(
             id=run_id,
             order="swap" if swaps else "ABBA",
@@ -94,49 +96,97 @@ async def interleaved(
         InfrastructureFailure: another one failed.
     """
     origin = await provenance(arena, requests)
-    order = list(requests)
-    random.Random(seed).shuffle(order)
     names = list(arms)
+    logs = {name: _ArmLog() for name in names}
+    steps = {name: StepLog() for name in names}
     places = [Place(arms[name], arena.devices[0], name in trusted) for name in names]
-    async with serving_all(arena, places, order) as servers:
-        turns = Turns(dict(zip(names, servers, strict=True)), trusted)
-        await turns.begin()
-        played: dict[str, list[RequestOutcome]] = {name: [] for name in names}
-        steps = {name: StepLog() for name in names}
-        for number, block in enumerate(blocks(arena, order)):
-            for shift in range(len(names)):
-                name = names[(number + shift) % len(names)]
+    for sitting in _sittings(arena, requests, seed, (0,)):
+        async with serving_all(arena, places, sitting.order) as servers:
+            turns = Turns(dict(zip(names, servers, strict=True)), trusted)
+            await turns.begin()
+            played: dict[str, list[RequestOutcome]] = {name: [] for name in names}
+            for number, block in enumerate(blocks(sitting.in_flight, sitting.order)):
+                for shift in range(len(names)):
+                    name = names[(number + shift) % len(names)]
+                    async with turns.of(name) as server:
+                        found = await play(server, block, sitting.in_flight, steps[name])
+                        played[name].extend(found)
+            for name in names:
                 async with turns.of(name) as server:
-                    played[name].extend(await play(arena, server, block, steps[name]))
-        measured = {}
-        for name in names:
-            log = _ArmLog()
-            async with turns.of(name) as server:
-                await log.add_pass(played[name], server, order)
-                await verified_flush(server)
-            found = log.measurement(name, arms[name], origin)
-            measured[name] = found.model_copy(update={"tau_per_benchmark": steps[name].taus()})
-        yield measured, turns
+                    await logs[name].add(arena, sitting, played[name], server)
+                    await verified_flush(server)
+            if not sitting.last:
+                continue
+            yield (
+                {
+                    name: logs[name]
+                    .measurement(name, arms[name], origin)
+                    .model_copy(update={"tau_per_benchmark": steps[name].taus()})
+                    for name in names
+                },
+                turns,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sitting:
+    """What one set of fresh servers plays.
+
+    Attributes:
+        number: 0 or 1, which arm or which device begins.
+        in_flight: batch size.
+        order: all requests, each once.
+        last: whether nothing is played after it.
+    """
+
+    number: int
+    in_flight: int
+    order: tuple[Request, ...]
+    last: bool
+
+
+def _sittings(
+    arena: Arena, requests: Sequence[Request], seed: int, orders: Sequence[int]
+) -> list[_Sitting]:
+    """One per pass and batch size, in the order they are played."""
+    sittings = []
+    for number in orders:
+        for in_flight in arena.concurrency:
+            order = list(requests)
+            random.Random(f"{seed}/{number}/{in_flight}").shuffle(order)
+            last = (number, in_flight) == (orders[-1], arena.concurrency[-1])
+            sittings.append(_Sitting(number, in_flight, tuple(order), last))
+    return sittings
 
 
 class _ArmLog:
     """Outcomes and counters of one arm."""
 
     def __init__(self) -> None:
-        self.passes: list[tuple[RequestOutcome, ...]] = []
+        self.passes: dict[int, list[RequestOutcome]] = {}
         self.counters: list[Counters] = []
 
-    async def add_pass(
-        self, outcomes: list[RequestOutcome], server: RunningEngine, order: Sequence[Request]
+    async def add(
+        self,
+        arena: Arena,
+        sitting: _Sitting,
+        outcomes: Sequence[RequestOutcome],
+        server: RunningEngine,
     ) -> None:
-        by_id = {outcome.request_id: outcome for outcome in outcomes}
-        if len(outcomes) % len(order) or set(by_id) != {request.id for request in order}:
+        """Take what one server answered in a sitting.
+
+        Raises:
+            Tampered: not one outcome for each request, or counts that no engine has.
+        """
+        asked = sorted(request.id for request in sitting.order)
+        if sorted(outcome.request_id for outcome in outcomes) != asked:
             raise Tampered(
-                f"gave {len(outcomes)} outcomes for {len(order)} requests",
+                f"gave {len(outcomes)} outcomes for {len(asked)} requests",
                 where="paired run",
                 fix="every request has exactly one outcome per pass",
             )
-        self.passes.append(tuple(outcomes))
+        found = self.passes.setdefault(sitting.number, [])
+        found += labelled(arena, sitting.in_flight, outcomes)
         self.counters.append(await counters_of(server))
 
     def measurement(self, arm: str, checkout: Checkout, origin: Provenance) -> Measurement:
@@ -144,7 +194,7 @@ class _ArmLog:
             arm=arm,
             system=checkout.system,
             autoregressive=checkout.autoregressive,
-            passes=tuple(self.passes),
+            passes=tuple(map(tuple, self.passes.values())),
             counters=_sum_counters(self.counters),
             provenance=origin,
         )
@@ -155,57 +205,52 @@ _Arms = tuple[_ArmLog, _ArmLog]
 
 @asynccontextmanager
 async def _alternating(
-    arena: Arena,
-    baseline: Checkout,
-    candidate: Checkout,
-    order: Sequence[Request],
-    orders: Sequence[int],
+    arena: Arena, baseline: Checkout, candidate: Checkout, sittings: Sequence[_Sitting]
 ) -> AsyncIterator[tuple[_Arms, RunningEngine]]:
     logs = (_ArmLog(), _ArmLog())
     device = arena.devices[0]
     places = [Place(baseline, device, trusted=True), Place(candidate, device)]
-    async with serving_all(arena, places, order) as servers:
-        turns = Turns(dict(zip(_ARMS, servers, strict=True)), _BASELINE)
-        await turns.begin()
-        for number in orders:
+    for sitting in sittings:
+        async with serving_all(arena, places, sitting.order) as servers:
+            turns = Turns(dict(zip(_ARMS, servers, strict=True)), _BASELINE)
+            await turns.begin()
             outcomes: tuple[list[RequestOutcome], list[RequestOutcome]] = ([], [])
-            for position, block in enumerate(blocks(arena, order)):
-                first = (number + position) % 2
+            for position, block in enumerate(blocks(sitting.in_flight, sitting.order)):
+                first = (sitting.number + position) % 2
                 for arm in (first, 1 - first):
                     async with turns.of(_ARMS[arm]) as server:
-                        outcomes[arm].extend(await play(arena, server, block))
+                        outcomes[arm].extend(await play(server, block, sitting.in_flight))
             for arm in (0, 1):
                 async with turns.of(_ARMS[arm]) as server:
-                    await logs[arm].add_pass(outcomes[arm], server, order)
-                    await verified_flush(server)
-        await turns.end("candidate")
-        async with turns.of("baseline") as server:
-            pass
-        # Awake from here on, and its failures are no longer told apart.
-        yield logs, server
+                    await logs[arm].add(arena, sitting, outcomes[arm], server)
+            if not sitting.last:
+                continue
+            await turns.end("candidate")
+            async with turns.of("baseline") as server:
+                await verified_flush(server)
+            # Awake from here on, and its failures are no longer told apart.
+            yield logs, server
 
 
 @asynccontextmanager
 async def _swapped(
-    arena: Arena,
-    baseline: Checkout,
-    candidate: Checkout,
-    order: Sequence[Request],
-    orders: Sequence[int],
+    arena: Arena, baseline: Checkout, candidate: Checkout, sittings: Sequence[_Sitting]
 ) -> AsyncIterator[tuple[_Arms, RunningEngine]]:
     logs = (_ArmLog(), _ArmLog())
-    for number in orders:
-        devices = arena.devices[:2] if number == 0 else arena.devices[1::-1]
+    for sitting in sittings:
+        devices = arena.devices[:2] if sitting.number == 0 else arena.devices[1::-1]
         places = [Place(baseline, devices[0], trusted=True), Place(candidate, devices[1])]
-        async with serving_all(arena, places, order) as servers:
+        async with serving_all(arena, places, sitting.order) as servers:
 
-            async def one(arm: int, servers: list[RunningEngine] = servers) -> None:
+            async def one(
+                arm: int, servers: list[RunningEngine] = servers, sitting: _Sitting = sitting
+            ) -> None:
                 with attributed(trusted=arm == 0):
-                    outcomes = await play(arena, servers[arm], order)
-                    await logs[arm].add_pass(outcomes, servers[arm], order)
+                    outcomes = await play(servers[arm], sitting.order, sitting.in_flight)
+                    await logs[arm].add(arena, sitting, outcomes, servers[arm])
 
             await asyncio.gather(one(0), one(1))
-            if number == orders[-1]:
+            if sitting.last:
                 await servers[1].stop()
                 with attributed(trusted=True):
                     await verified_flush(servers[0])

@@ -10,6 +10,7 @@ interval is so wide that a gain of twice the threshold would be missed more ofte
 import math
 from dataclasses import dataclass, field
 
+from specpilot.controller.replays import REPLAY_FACTOR, too_many
 from specpilot.core.system import OptionValue
 from specpilot.core.verdict import Gain, Reason, Verdict, VerdictKind
 from specpilot.loop.facts import ForcingFacts
@@ -35,6 +36,7 @@ class Evidence:
         baseline_share: the baseline's rate over its rate when it was measured before; None where
             it was not.
         slowest_share: the share below which a run is void.
+        replayed: requests that the candidate answered implausibly faster in a later pass.
         changed_options: options whose value differs from the baseline's.
         activations: the candidate's own counts; only a zero is believed.
     """
@@ -46,6 +48,7 @@ class Evidence:
     forcing: ForcingFacts | None
     baseline_share: float | None
     slowest_share: float
+    replayed: int = 0
     changed_options: dict[str, OptionValue] = field(default_factory=dict)
     activations: dict[str, int] = field(default_factory=dict)
     baseline_activations: dict[str, int] = field(default_factory=dict)
@@ -76,6 +79,14 @@ def _void(evidence: Evidence) -> Verdict | None:
             VerdictKind.VOID,
             Reason.RUN_MEANS_DISAGREE,
             f"run means {means} differ by more than {allowed:.4f} in logs",
+        )
+    if too_many(evidence.replayed, evidence.gain.pairs):
+        return _verdict(
+            evidence,
+            VerdictKind.VOID,
+            Reason.RUN_MEANS_DISAGREE,
+            f"{evidence.replayed} of {evidence.gain.pairs} requests came more than "
+            f"{REPLAY_FACTOR:g} times as fast in a later pass as in the first",
         )
     share = evidence.baseline_share
     if share is not None and not share >= evidence.slowest_share:

@@ -20,6 +20,7 @@ from specpilot.controller.outcomes import (
 from specpilot.controller.pairing import BOTH_ORDERS, interleaved, merge_runs, paired
 from specpilot.controller.promotion import Evidence, judge
 from specpilot.controller.repeating import repeated
+from specpilot.controller.replays import replayed
 from specpilot.controller.servers import play_once
 from specpilot.controller.timing import changed_options, slowest_share
 from specpilot.core.errors import EngineFailure
@@ -91,7 +92,11 @@ async def _measured(run: Run, number: int, devices: tuple[str, ...]) -> FinalJud
     played = await _paired_runs(run, number, devices, timed)
     arms = _arms(run)
     async with interleaved(
-        run.arena(devices), arms, run.development, seed=2, trusted=_HELD_AGAINST
+        run.arena(devices),
+        arms,
+        run.development,
+        seed=run.order_seed(f"final-{number}"),
+        trusted=_HELD_AGAINST,
     ) as (measured, turns):
         speeds = _speeds(measured)
         async with turns.of("best") as best:
@@ -139,7 +144,7 @@ async def _paired_runs(
             stock,
             best,
             timed,
-            seed=100 * number + order,
+            seed=run.order_seed(f"final-{number}.{order}"),
             orders=(order,),
         ) as (played, _):
             _require_both(played)
@@ -227,6 +232,7 @@ def _verdict(
             forcing=long_forcing if refused else forcing,
             baseline_share=stock_share,
             slowest_share=slowest_share(run),
+            replayed=replayed(played),
             changed_options=changed_options(run.stock, run.best),
             activations=played.candidate.counters.activations,
             baseline_activations=played.baseline.counters.activations,

@@ -1,10 +1,13 @@
 """Servers under test: started fresh, warmed up, flushed, played, and gone at the end.
 
 A server is warmed up on a prompt of its own and flushed before anything counts, and the flush is
-verified. A failed request is an outcome; an impossible answer is an error.
+verified. It is the server's own code, though: what it keeps over a flush is worth nothing only
+because no process is given a request twice. A failed request is an outcome; an impossible answer
+is an error.
 """
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -93,7 +96,7 @@ async def serving_all(
                 )
                 running.push_async_callback(server.stop)
                 async with turn:
-                    await _warm_up(server, requests[0])
+                    await _warm_up(server, requests)
             return server
 
         started = await asyncio.gather(*map(ready, places), return_exceptions=True)
@@ -103,21 +106,13 @@ async def serving_all(
         yield [found for found in started if not isinstance(found, BaseException)]
 
 
-async def _warm_up(server: RunningEngine, first: Request) -> None:
+async def _warm_up(server: RunningEngine, requests: Sequence[Request]) -> None:
     """Play a prompt that no measured request has, and flush.
 
     Raises:
         EngineFailure: the request failed, or the flush is not confirmed.
     """
-    outcome = await server.generate(
-        first.model_copy(
-            update={
-                "id": "warm-up/0",
-                "prompt_token_ids": first.prompt_token_ids[::-1],
-                "max_new_tokens": min(_WARM_UP_TOKENS, first.max_new_tokens),
-            }
-        )
-    )
+    outcome = await server.generate(warm_up_request(requests))
     if outcome.finish_reason is FinishReason.FAILED:
         raise EngineFailure(
             f"the warm-up failed ({outcome.error})",
@@ -125,6 +120,21 @@ async def _warm_up(server: RunningEngine, first: Request) -> None:
             fix="read its log in the run folder",
         )
     await verified_flush(server)
+
+
+def warm_up_request(requests: Sequence[Request]) -> Request:
+    """Tokens drawn from all prompts: a prompt turned round would give one of them away, to be
+    answered before its time is taken."""
+    tokens = sorted({token for request in requests for token in request.prompt_token_ids})
+    generator = random.Random(content_hash([tokens]))
+    first = requests[0]
+    return first.model_copy(
+        update={
+            "id": "warm-up/0",
+            "prompt_token_ids": tuple(generator.choices(tokens, k=len(first.prompt_token_ids))),
+            "max_new_tokens": min(_WARM_UP_TOKENS, first.max_new_tokens),
+        }
+    )
 
 
 async def verified_flush(server: RunningEngine) -> None:
@@ -171,48 +181,47 @@ class StepLog:
 
 
 async def play(
-    arena: Arena, server: RunningEngine, block: Sequence[Request], steps: StepLog | None = None
+    server: RunningEngine,
+    block: Sequence[Request],
+    in_flight: int,
+    steps: StepLog | None = None,
 ) -> list[RequestOutcome]:
-    """Closed loop at every batch size; the batch size is part of the benchmark's name.
-
-    The server is flushed between sizes: the same prompts come again, and kept outputs would play
-    them at once.
+    """Closed loop of one batch size.
 
     Args:
         steps: filled where requests are played one at a time.
     """
-    outcomes = []
-    for number, size in enumerate(arena.concurrency):
-        if number:
-            await verified_flush(server)
-        slots = asyncio.Semaphore(size)
+    slots = asyncio.Semaphore(in_flight)
 
-        async def one(request: Request, slots: asyncio.Semaphore = slots) -> RequestOutcome:
-            async with slots:
-                outcome = await play_once(server, request)
-                if steps is not None and arena.concurrency == (1,):
-                    await steps.add(request.benchmark, server)
-                return outcome
+    async def one(request: Request) -> RequestOutcome:
+        async with slots:
+            outcome = await play_once(server, request)
+            if steps is not None and in_flight == 1:
+                await steps.add(request.benchmark, server)
+            return outcome
 
-        played = await asyncio.gather(*(one(request) for request in block))
-        if len(arena.concurrency) > 1:
-            played = [_labelled(outcome, size) for outcome in played]
-        outcomes.extend(played)
-    return outcomes
+    return list(await asyncio.gather(*map(one, block)))
 
 
-def _labelled(outcome: RequestOutcome, size: int) -> RequestOutcome:
-    return outcome.model_copy(update={"benchmark": f"{outcome.benchmark}@{size}"})
+def labelled(
+    arena: Arena, in_flight: int, outcomes: Sequence[RequestOutcome]
+) -> list[RequestOutcome]:
+    """With several batch sizes, the size is part of the benchmark's name."""
+    if len(arena.concurrency) == 1:
+        return list(outcomes)
+    return [
+        outcome.model_copy(update={"benchmark": f"{outcome.benchmark}@{in_flight}"})
+        for outcome in outcomes
+    ]
 
 
-def blocks(arena: Arena, order: Sequence[Request]) -> list[Sequence[Request]]:
+def blocks(in_flight: int, order: Sequence[Request]) -> list[Sequence[Request]]:
     """What one arm plays before the other has its turn.
 
     One request where requests are played one at a time: the shorter the turns, the less of the
     machine's drift falls between the arms.
     """
-    largest = max(arena.concurrency)
-    size = 1 if largest == 1 else _TURNS_IN_FLIGHT * largest
+    size = 1 if in_flight == 1 else _TURNS_IN_FLIGHT * in_flight
     return [order[i : i + size] for i in range(0, len(order), size)]
 
 
@@ -227,7 +236,7 @@ async def provenance(arena: Arena, requests: Sequence[Request]) -> Provenance:
         request_set_hash=request_set_hash(requests),
         devices=tuple(states),
         isolation=arena.isolation,
-        cache_policy="warmed up on another prompt, flushed and verified before each pass",
+        cache_policy="a fresh server for each pass and batch size, warmed up on another prompt",
         client_version=CLIENT_VERSION,
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )

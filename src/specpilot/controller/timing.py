@@ -8,9 +8,9 @@ from specpilot.controller.outcomes import Tampered, failed, outcomes_of, require
 from specpilot.controller.pairing import paired
 from specpilot.controller.promotion import Evidence, judge
 from specpilot.controller.repeating import repeated
+from specpilot.controller.replays import replayed
 from specpilot.core.errors import EngineFailure
 from specpilot.core.measurement import Measurement, PairedRun
-from specpilot.core.record import content_hash
 from specpilot.core.system import OptionValue, System
 from specpilot.core.verdict import Reason, Verdict, VerdictKind
 from specpilot.loop.events import AttemptJudged, AttemptStarted, Promoted
@@ -95,11 +95,6 @@ def run_name(key: str) -> str:
     return f"run-{key[:12]}"
 
 
-def order_seed(key: str) -> int:
-    """Seed of a run's request order, fixed by what is measured."""
-    return int(content_hash(["order", key])[:8], 16)
-
-
 async def _measure(
     run: Run,
     direction: str,
@@ -159,7 +154,7 @@ async def _play(
         run.systems.export(baseline),
         run.systems.export(candidate),
         run.development,
-        seed=order_seed(key),
+        seed=run.order_seed(key),
     ) as (played, server):
         outcomes, own = outcomes_of(played.candidate), outcomes_of(played.baseline)
         with attributed(trusted=True):
@@ -191,6 +186,7 @@ def _verdict(
             forcing=forcing,
             baseline_share=_baseline_share(run, played.baseline),
             slowest_share=slowest_share(run),
+            replayed=0 if lost else replayed(played),
             changed_options=changed_options(baseline, candidate),
             activations=played.candidate.counters.activations,
             baseline_activations=played.baseline.counters.activations,

@@ -1,8 +1,8 @@
 """An engine with known truth and no process: the whole loop in a second, error rates testable.
 
 A system's speed, faults and outputs follow from its tree (`simulated_truth`); seconds are
-simulated, with noise seeded by tree, request, play and arm, so that a resumed run measures what the
-killed one would have measured.
+simulated, with noise seeded by tree, request, its place in the order, and arm, so that a resumed
+run measures what the killed one would have measured.
 """
 
 import asyncio
@@ -297,7 +297,7 @@ class SimulatedEngine:
 
     def _request_seconds(self, request: Request, decoded: int) -> float:
         code, speed = self.truth.code, self.truth.speed
-        play = self._plays[request.id]
+        play, place = self._plays[request.id], self._plays.total()
         if code.fault is Fault.NAN_SECONDS:
             return math.nan
         if self.checkout.autoregressive:
@@ -310,7 +310,7 @@ class SimulatedEngine:
         if any(other.slows(request) for other in self._adapter.alive if other is not self):
             speed /= code.gift
         tree = self.checkout.system.tree_hash
-        noise = seeded(self._adapter.seed, tree, request.id, play, self._arm).normal()
+        noise = seeded(self._adapter.seed, tree, request.id, place, self._arm).normal()
         return decoded * SECONDS_PER_TOKEN / speed * math.exp(code.noise * noise)
 
     def slows(self, request: Request) -> bool:

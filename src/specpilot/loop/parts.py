@@ -50,7 +50,9 @@ def assemble(deployment: Deployment, folder: Path, explorers: Explorers) -> Part
         load_requests=(
             simulated_split(deployment)
             if simulated
-            else lambda: load_requests(deployment, model_folder(deployment.target.model))
+            else lambda secret: load_requests(
+                deployment, model_folder(deployment.target.model), secret
+            )
         ),
         compute_ceiling=simulated_ceiling if simulated else explorers.compute_ceiling,
         plan_directions=explorers.plan_directions,

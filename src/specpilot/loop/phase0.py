@@ -24,7 +24,7 @@ def commit_stock(run: Run) -> None:
 
 def split_workload(run: Run) -> None:
     """Divide the requests for good and store both sides; nothing later reads the sources again."""
-    split = run.parts.load_requests()
+    split = run.parts.load_requests(run.secret)
     store_split(split, run.split_path)
     run.emit(
         WorkloadSplit(
@@ -42,10 +42,14 @@ async def measure_noise(run: Run) -> None:
     async with run.leases.hold(devices, "phase0", "noise band"):
         started = time.monotonic()
         stock = run.systems.export(run.stock)
-        async with paired(run.arena(devices), "noise", stock, stock, run.development, seed=0) as (
-            played,
-            _,
-        ):
+        async with paired(
+            run.arena(devices),
+            "noise",
+            stock,
+            stock,
+            run.development,
+            seed=run.order_seed("noise"),
+        ) as (played, _):
             pass
         seconds = (time.monotonic() - started) * len(devices)
     for arm in (played.baseline, played.candidate):
@@ -72,7 +76,11 @@ async def characterise_stock(run: Run) -> None:
             "stock": run.systems.export(run.stock),
         }
         async with interleaved(
-            run.arena(devices), arms, run.development, seed=1, trusted=frozenset(arms)
+            run.arena(devices),
+            arms,
+            run.development,
+            seed=run.order_seed("stock"),
+            trusted=frozenset(arms),
         ) as (played, turns):
             for arm in played.values():
                 _require_answers(arm)

@@ -15,13 +15,14 @@ from specpilot.controller.systems import SystemRepository
 from specpilot.core.deployment import Deployment
 from specpilot.core.errors import Refused
 from specpilot.core.measurement import Isolation, Profile
-from specpilot.core.record import file_hash
+from specpilot.core.record import content_hash, file_hash
 from specpilot.core.requests import Request
 from specpilot.core.system import System
 from specpilot.engines.base import EngineAdapter, Recording
 from specpilot.loop.events import Event, RecordRef
 from specpilot.loop.facts import CeilingFacts, DirectionPlan, PlanningFacts
 from specpilot.loop.state import RunState, apply, fold
+from specpilot.workload.private_files import draw_secret, kept_secret
 from specpilot.workload.split import Split, load_split
 
 
@@ -76,14 +77,16 @@ class Parts:
     """What a run is assembled from; each is replaceable."""
 
     adapter: EngineAdapter
-    load_requests: Callable[[], Split]
-    """Reads and divides the deployment's requests; called once in a run's life."""
+    load_requests: Callable[[str], Split]
+    """Reads and divides the deployment's requests by the run's secret; called once in its life."""
     compute_ceiling: Callable[[CeilingInputs], CeilingFacts]
     plan_directions: Planner
     make_agent: Callable[[Deployment, Brief], Agent]
     make_workspace: Callable[[Path, Path, Path], Workspace]
     """From worktree, state folder and socket; brings the sandbox."""
     memory: Memory
+    draw_secret: Callable[[], str] = draw_secret
+    """Gives the run's secret, once."""
 
 
 @dataclass(slots=True)
@@ -198,6 +201,15 @@ class Run:
     def split_path(self) -> Path:
         """The stored split; readable by the controller's user alone."""
         return self.folder / "sealed" / "split.json"
+
+    @property
+    def secret(self) -> str:
+        """What the split and the order of requests depend on; known to the controller alone."""
+        return kept_secret(self.folder / "sealed" / "secret", self.parts.draw_secret)
+
+    def order_seed(self, name: str) -> int:
+        """Seed of the order of a measurement's requests: fixed for a run, secret, its own."""
+        return int(content_hash([self.secret, "order", name])[:15], 16)
 
     @property
     def stock(self) -> System:

@@ -15,11 +15,11 @@ _TREE_GAIN = 1.4
 """tau of the simulated best-first tree over the chain's."""
 
 
-def simulated_split(deployment: Deployment) -> Callable[[], Split]:
-    """A loader of made-up requests for the deployment's benchmarks."""
+def simulated_split(deployment: Deployment) -> Callable[[str], Split]:
+    """A loader of made-up requests for the deployment's benchmarks, the same for every secret."""
     workload = deployment.workload
 
-    def load() -> Split:
+    def load(_: str) -> Split:
         made = simulated_requests(
             tuple(workload.benchmarks),
             workload.development + workload.sealed,

@@ -11,8 +11,11 @@ from specpilot.workload.sources import read_source
 from specpilot.workload.split import Split, choose
 
 
-def load_requests(deployment: Deployment, target_folder: Path) -> Split:
+def load_requests(deployment: Deployment, target_folder: Path, secret: str = "") -> Split:
     """Read, split and tokenize the deployment's requests. The same inputs give the same split.
+
+    Args:
+        secret: of the run; empty for a split that is only looked at.
 
     Raises:
         WorkloadError: a source or the tokenizer is missing or malformed, or too small.
@@ -32,7 +35,7 @@ def load_requests(deployment: Deployment, target_folder: Path) -> Split:
     for benchmark, source in sources.items():
         rows, where = read_source(benchmark, source)
         prompts = prompts_of(benchmark, rows, where)
-        seen, unseen = choose(prompts, workload.development, workload.sealed, workload.seed)
+        seen, unseen = choose(prompts, workload.development, workload.sealed, workload.seed, secret)
         development += [_request(p, tokenizer, workload.max_new_tokens) for p in seen]
         sealed += [_request(p, tokenizer, workload.sealed_max_new_tokens) for p in unseen]
     return Split(development=tuple(development), sealed=tuple(sealed))

@@ -1,14 +1,14 @@
 """The seeded split into development and sealed requests, and why nothing later can change it.
 
-Which rows go where depends on the seed, the benchmark's name and the row's own text alone, so
-that adding, removing or reordering other rows moves no request from one side to the other by
-accident of position. The hashes of both sides are journaled when the split is made; every later
-load must give the same hashes.
+Which rows go where depends on a secret of the run, the seed, the benchmark's name and the row's own
+text alone, so that adding, removing or reordering other rows moves no request from one side to the
+other by accident of position, and nobody who knows rows and seed can tell the sealed ones. The
+hashes of both sides are journaled when the split is made; every later load must give the same
+hashes.
 """
 
-import hashlib
+import hmac
 import json
-import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from specpilot.core.errors import Refused, WorkloadError
 from specpilot.core.record import content_hash
 from specpilot.core.requests import Request
 from specpilot.workload.benchmarks import Prompt
+from specpilot.workload.private_files import write_once
 
 _REQUESTS = TypeAdapter(dict[str, tuple[Request, ...]])
 
@@ -72,9 +73,9 @@ def counts(requests: Sequence[Request]) -> dict[str, int]:
 
 
 def choose(
-    prompts: Sequence[Prompt], development: int, sealed: int, seed: int
+    prompts: Sequence[Prompt], development: int, sealed: int, seed: int, secret: str
 ) -> tuple[list[Prompt], list[Prompt]]:
-    """Development and sealed prompts of one benchmark: disjoint, in a seeded order.
+    """Development and sealed prompts of one benchmark: disjoint, in an order from seed and secret.
 
     Raises:
         WorkloadError: too few prompts.
@@ -87,12 +88,13 @@ def choose(
             where="workload",
             fix="lower workload.development or workload.sealed, or give a larger file",
         )
-    order = sorted(prompts, key=lambda prompt: _rank(prompt, seed))
+    order = sorted(prompts, key=lambda prompt: _rank(prompt, seed, secret))
     return order[:development], order[development : development + sealed]
 
 
-def _rank(prompt: Prompt, seed: int) -> bytes:
-    return hashlib.sha256(f"{seed}\0{prompt.benchmark}\0{prompt.text}".encode()).digest()
+def _rank(prompt: Prompt, seed: int, secret: str) -> bytes:
+    known = f"{seed}\0{prompt.benchmark}\0{prompt.text}"
+    return hmac.digest(secret.encode(), known.encode(), "sha256")
 
 
 def store_split(split: Split, path: Path) -> None:
@@ -107,23 +109,8 @@ def store_split(split: Split, path: Path) -> None:
             "sealed": [request.to_json() for request in split.sealed],
         }
     ).encode()
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    try:
-        # A link, unlike a rename, never replaces a file that is there.
-        os.link(partial, path)
-    except FileExistsError:
-        if load_split(path) != split:
-            raise Refused(
-                "holds another split already", where=str(path), fix="start a new run"
-            ) from None
-    finally:
-        partial.unlink()
+    if not write_once(path, content) and load_split(path) != split:
+        raise Refused("holds another split already", where=str(path), fix="start a new run")
 
 
 def load_split(path: Path) -> Split:

@@ -10,7 +10,7 @@ import pytest
 from specpilot.controller.attribution import InfrastructureFailure
 from specpilot.controller.outcomes import Tampered, check_outcome
 from specpilot.controller.pairing import interleaved, merge_runs, paired
-from specpilot.controller.servers import Arena, play, serving
+from specpilot.controller.servers import Arena, warm_up_request
 from specpilot.controller.systems import SystemRepository
 from specpilot.core.errors import EngineFailure
 from specpilot.core.measurement import Isolation, Measurement, PairedRun
@@ -76,10 +76,11 @@ def test_every_request_is_played_in_both_orders(stock: Checkout) -> None:
 
     timed = [item for item in adapter.played if not item[1].startswith("warm-up")]
     arms = [arm for arm, _ in timed]
-    assert arms == [0, 1, 1, 0] * 6 + [1, 0, 0, 1] * 6
+    assert arms == [0, 1, 1, 0] * 6 + [3, 2, 2, 3] * 6
     assert all(one == other for (_, one), (_, other) in zip(timed[::2], timed[1::2], strict=True))
-    orders = [[request for arm, request in timed if arm == side] for side in (0, 1)]
+    orders = [[request for arm, request in timed if arm == server] for server in range(4)]
     assert orders[0] == orders[1]
+    assert orders[2] == orders[3] != orders[0]
     assert played.order == "ABBA"
     assert [len(outcomes) for outcomes in played.candidate.passes] == [12, 12]
 
@@ -91,7 +92,7 @@ def test_a_batch_is_filled_before_the_other_arm_has_its_turn(stock: Checkout) ->
     asyncio.run(run_pair(several, "x", stock, stock, REQUESTS, seed=3))
 
     timed = [arm for arm, request in adapter.played if not request.startswith("warm-up")]
-    assert timed == [0] * 8 + [1] * 8 + [1] * 4 + [0] * 4 + [1] * 8 + [0] * 8 + [0] * 4 + [1] * 4
+    assert timed == [0] * 8 + [1] * 8 + [1] * 4 + [0] * 4 + [3] * 8 + [2] * 8 + [2] * 4 + [3] * 4
 
 
 def test_only_one_server_is_awake_while_another_plays(stock: Checkout) -> None:
@@ -306,31 +307,34 @@ def test_merged_runs_keep_every_pass(stock: Checkout) -> None:
     assert merged.candidate.counters.steps == sum(r.candidate.counters.steps for r in runs)
 
 
-def test_a_server_is_flushed_between_batch_sizes(stock: Checkout) -> None:
-    """Else outputs kept from the first size would play the second at once."""
-    seen: list[str] = []
+@pytest.mark.parametrize("devices", [("cpu",), ("cuda:0", "cuda:1")])
+@pytest.mark.parametrize("sizes", [(1,), (2, 1), (1, 2, 4)])
+def test_no_process_is_given_a_request_twice(
+    sizes: tuple[int, ...], devices: tuple[str, ...], stock: Checkout
+) -> None:
+    """Else outputs kept over a flush would play the second time at once."""
+    adapter = Watching()
+    arms = dict.fromkeys(("ar", "stock"), stock)
+    several = Arena(adapter, devices, Isolation.NAMESPACES, concurrency=sizes)
 
-    def watch(engine: SimulatedEngine) -> None:
-        generate, flush = engine.generate, engine.flush
+    played = asyncio.run(run_pair(several, "x", stock, stock, REQUESTS, seed=0))
+    measured = asyncio.run(run_interleaved(several, arms, REQUESTS, seed=0, trusted=frozenset()))
 
-        async def played(request: Request) -> RequestOutcome:
-            seen.append(request.id)
-            return await generate(request)
+    assert len(adapter.played) == len(set(adapter.played))
+    assert adapter.launched == 6 * len(sizes)
+    names = {"gsm8k", "mbpp"} if len(sizes) == 1 else {f"mbpp@{size}" for size in sizes}
+    for arm in (played.baseline, played.candidate, *measured.values()):
+        assert names <= {outcome.benchmark for outcome in arm.passes[0]}
+        assert {len(outcomes) for outcomes in arm.passes} == {len(REQUESTS) * len(sizes)}
+    assert len(played.candidate.passes) == 2
 
-        async def flushed() -> None:
-            seen.clear()
-            await flush()
 
-        async def fresh(request: Request) -> RequestOutcome:
-            assert request.id not in seen
-            return await played(request)
+def test_the_warm_up_gives_no_prompt_away() -> None:
+    prompt = warm_up_request(REQUESTS).prompt_token_ids
 
-        engine.generate, engine.flush = fresh, flushed
-
-    sizes = Arena(Watching(watch), ("cpu", "cpu:1"), Isolation.NAMESPACES, concurrency=(1, 2))
-
-    async def play_all() -> int:
-        async with serving(sizes, stock, REQUESTS) as server:
-            return len(await play(sizes, server, REQUESTS))
-
-    assert asyncio.run(play_all()) == 2 * len(REQUESTS)
+    tokens = {token for request in REQUESTS for token in request.prompt_token_ids}
+    assert set(prompt) <= tokens
+    for request in REQUESTS:
+        known = request.prompt_token_ids
+        assert sum(one == other for one, other in zip(prompt, known, strict=True)) < 3
+        assert sum(one == other for one, other in zip(prompt, known[::-1], strict=True)) < 3

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from specpilot.core.errors import Refused, WorkloadError
 from specpilot.core.requests import Request
 from specpilot.workload.benchmarks import Prompt
+from specpilot.workload.private_files import draw_secret, kept_secret
 from specpilot.workload.split import Split, choose, load_split, store_split
 
 
@@ -37,21 +38,21 @@ def test_sides_are_disjoint_and_do_not_depend_on_the_order_of_rows(
     prompts = make_prompts(count)
     development = data.draw(st.integers(1, count - 1))
     sealed = data.draw(st.integers(1, count - development))
-    first = choose(prompts, development, sealed, seed)
+    first = choose(prompts, development, sealed, seed, "s")
     assert (len(first[0]), len(first[1])) == (development, sealed)
     assert not {p.text for p in first[0]} & {p.text for p in first[1]}
     shuffle.shuffle(prompts)  # type: ignore[attr-defined]
-    assert choose(prompts, development, sealed, seed) == first
+    assert choose(prompts, development, sealed, seed, "s") == first
 
 
 def test_another_seed_gives_another_split() -> None:
     prompts = make_prompts(40)
-    assert choose(prompts, 10, 10, 0) != choose(prompts, 10, 10, 1)
+    assert choose(prompts, 10, 10, 0, "s") != choose(prompts, 10, 10, 1, "s")
 
 
 def test_too_few_prompts_name_the_numbers() -> None:
     with pytest.raises(WorkloadError, match="own has 5 different prompts; 3 development and 3"):
-        choose(make_prompts(5), 3, 3, 0)
+        choose(make_prompts(5), 3, 3, 0, "s")
 
 
 def test_a_split_is_stored_once_and_readable_by_its_owner_alone(tmp_path: Path) -> None:
@@ -88,3 +89,23 @@ def test_hashes_verify_the_same_split() -> None:
     assert split.verify(split.development_hash, split.sealed_hash) is split
     with pytest.raises(Refused, match="the development requests"):
         split.verify(split.sealed_hash, split.sealed_hash)
+
+
+def test_who_knows_rows_and_seed_does_not_know_the_split() -> None:
+    prompts = make_prompts(40)
+    assert choose(prompts, 10, 10, 0, "s") != choose(prompts, 10, 10, 0, "t")
+
+
+def test_a_secret_is_drawn_once_and_kept_from_others(tmp_path: Path) -> None:
+    path = tmp_path / "sealed" / "secret"
+    secret = kept_secret(path, draw_secret)
+
+    assert kept_secret(path, draw_secret) == secret
+    assert draw_secret() != secret
+    assert len(secret) == 64
+    assert path.stat().st_mode & 0o077 == path.parent.stat().st_mode & 0o077 == 0
+    for content in (b"", b"short", b"\xff" * 64):
+        path.chmod(0o600)
+        path.write_bytes(content)
+        with pytest.raises(Refused):
+            kept_secret(path, draw_secret)

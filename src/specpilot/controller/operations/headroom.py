@@ -115,7 +115,8 @@ async def _short_rates(
     requests = few_requests(run.development, _SHORT_TOKENS)
     trusted = frozenset({"base"})
     rates = {}
-    async with interleaved(run.arena(devices), arms, requests, seed=0, trusted=trusted) as (
+    seed = run.order_seed(f"headroom {system.tree_hash}")
+    async with interleaved(run.arena(devices), arms, requests, seed=seed, trusted=trusted) as (
         measured,
         _,
     ):
