@@ -65,7 +65,9 @@ async def paired(
     swaps = len(arena.devices) >= 2
     play_arms = _swapped if swaps else _alternating
     sittings = _sittings(arena, requests, seed, orders)
+    arena.progress.begin(len(_ARMS), len(sittings), len(requests))
     async with play_arms(arena, baseline, candidate, sittings) as (arms, server):
+        arena.progress.end()
         played = PairedRun(
             id=run_id,
             order="swap" if swaps else "ABBA",
@@ -100,6 +102,7 @@ async def interleaved(
     logs = {name: _ArmLog() for name in names}
     steps = {name: StepLog() for name in names}
     places = [Place(arms[name], arena.devices[0], name in trusted) for name in names]
+    arena.progress.begin(len(names), len(arena.concurrency), len(requests))
     for sitting in _sittings(arena, requests, seed, (0,)):
         async with serving_all(arena, places, sitting.order) as servers:
             turns = Turns(dict(zip(names, servers, strict=True)), trusted)
@@ -117,6 +120,7 @@ async def interleaved(
                     await verified_flush(server)
             if not sitting.last:
                 continue
+            arena.progress.end()
             yield (
                 {
                     name: logs[name]

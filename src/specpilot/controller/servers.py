@@ -10,12 +10,13 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from specpilot.controller.attribution import attributed
 from specpilot.controller.outcomes import check_outcome
 from specpilot.controller.plausible import counters_of
+from specpilot.controller.progress import WARM_UP_ID, Progress
 from specpilot.core.errors import EngineFailure
 from specpilot.core.measurement import Isolation, Provenance
 from specpilot.core.record import content_hash
@@ -38,6 +39,7 @@ class Arena:
         devices: leased devices; one alternates, two are swapped.
         concurrency: requests in flight, one entry per batch size.
         threads: CPU threads of one server; None leaves it to the engine.
+        progress: hears which run is played; its servers tell it the rest.
     """
 
     adapter: EngineAdapter
@@ -45,6 +47,7 @@ class Arena:
     isolation: Isolation
     concurrency: tuple[int, ...] = (1,)
     threads: int | None = None
+    progress: Progress = field(default_factory=Progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,7 @@ def warm_up_request(requests: Sequence[Request]) -> Request:
     first = requests[0]
     return first.model_copy(
         update={
-            "id": "warm-up/0",
+            "id": WARM_UP_ID,
             "prompt_token_ids": tuple(generator.choices(tokens, k=len(first.prompt_token_ids))),
             "max_new_tokens": min(_WARM_UP_TOKENS, first.max_new_tokens),
         }

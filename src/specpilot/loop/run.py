@@ -3,13 +3,14 @@
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from specpilot.agents.base import Agent, AgentLimits, Brief, MemoryOffer, Workspace
 from specpilot.controller.journal import Journal
 from specpilot.controller.leases import Leases
+from specpilot.controller.progress import PROGRESS_FILE, Progress, WatchedAdapter
 from specpilot.controller.servers import Arena
 from specpilot.controller.systems import SystemRepository
 from specpilot.core.deployment import Deployment
@@ -103,6 +104,8 @@ class Run:
     requests: Split | None = None
     failure: "asyncio.Future[None] | None" = None
     """Fails when work outside an action, such as answering an agent, cannot go on."""
+    progress: Progress = field(default_factory=Progress)
+    """What a watcher may see of the work; no part of the state."""
 
     @classmethod
     def open(cls, folder: Path, deployment: Deployment, journal: Journal, parts: Parts) -> "Run":
@@ -116,6 +119,7 @@ class Run:
             systems=SystemRepository(folder),
             leases=Leases(deployment.platform.devices, lambda event: run.emit(event)),
             state=state,
+            progress=Progress(folder / PROGRESS_FILE),
         )
         return run
 
@@ -171,11 +175,12 @@ class Run:
     def arena(self, devices: tuple[str, ...]) -> Arena:
         """Where runs on leased devices are played."""
         return Arena(
-            adapter=self.parts.adapter,
+            adapter=WatchedAdapter(self.parts.adapter, self.progress),
             devices=devices,
             isolation=self.isolation,
             concurrency=self.deployment.regime.concurrency,
             threads=self.deployment.engine.threads,
+            progress=self.progress,
         )
 
     @property
