@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from specpilot.cli.demo_model import TARGET_FOLDER, find_drafter, prepare_target
+from specpilot.cli.load import note_load
+from specpilot.cli.models import require_models
 from specpilot.cli.optimize import run_and_report
 from specpilot.cli.output import Finished
 from specpilot.cli.runs import (
@@ -58,7 +60,8 @@ def command(
         isolation=isolation or available_isolation(),
         threads=threads,
     )
-    note_busy_cores(deployment)
+    require_models(deployment)
+    note_load(deployment, "--threads")
     set_earlier_demo_aside(run)
     create_run(deployment, run)
     raise Finished(run_and_report(run, as_json=as_json))
@@ -105,15 +108,6 @@ def available_isolation() -> Isolation:
         err=True,
     )
     return Isolation.NONE
-
-
-def note_busy_cores(deployment: Deployment) -> None:
-    """Say beforehand what will make the demo slow and its verdicts undecided."""
-    from specpilot.cli.doctor_checks import idle_cores
-
-    for found in idle_cores(deployment):
-        if not found.holds:
-            typer.echo(f"note: {found.detail}; {found.fix}.", err=True)
 
 
 def set_earlier_demo_aside(folder: Path) -> None:

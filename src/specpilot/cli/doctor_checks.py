@@ -5,13 +5,13 @@ import json
 import shutil
 import statistics
 import tempfile
-import time
 from pathlib import Path
 
-import psutil
 from aiohttp import web
 
 from specpilot.cli.doctor import Finding
+from specpilot.cli.load import advice, measure_load
+from specpilot.cli.models import require_models
 from specpilot.cli.runs import RUNS
 from specpilot.controller.systems import SystemRepository
 from specpilot.controller.trees import tree_hash_of_folder
@@ -27,8 +27,6 @@ from specpilot.workload.loading import load_requests
 
 NEEDED_BYTES = 2 << 30
 """Exports, recordings and records of a run."""
-LOAD_SECONDS = 1.0
-ALLOWED_LOAD_PERCENT = 20.0
 OVERHEAD_REQUESTS = 50
 ALLOWED_OVERHEAD_SECONDS = 0.01
 """Per request; more than this would show in rates of short outputs."""
@@ -78,17 +76,8 @@ def idle_cores(deployment: Deployment) -> list[Finding]:
     """
     if "cpu" not in deployment.platform.devices:
         return []
-    psutil.cpu_percent(percpu=True)
-    time.sleep(LOAD_SECONDS)
-    busiest = max(psutil.cpu_percent(percpu=True))
-    return [
-        Finding(
-            "idle cores",
-            busiest <= ALLOWED_LOAD_PERCENT,
-            f"the busiest core is {busiest:.0f}% used by other work",
-            "stop it: it makes steps slow and verdicts undecided",
-        )
-    ]
+    load = measure_load()
+    return [Finding("idle cores", not load.disturbs, load.spell(), advice(load, deployment))]
 
 
 def disk(deployment: Deployment) -> list[Finding]:
@@ -100,17 +89,12 @@ def disk(deployment: Deployment) -> list[Finding]:
 
 
 def models(deployment: Deployment) -> list[Finding]:
-    """Target and drafter are here, with weights."""
+    """Target and drafter are here, with weights, and belong together."""
     if deployment.engine.kind == "simulated":
         return [Finding("models", holds=True, detail="simulated")]
-    found = []
-    for role, name in (("target", deployment.target.model), ("drafter", deployment.drafter.model)):
-        folder = model_folder(name)
-        weights = list(folder.glob("*.safetensors"))
-        size = sum(path.stat().st_size for path in weights) / 2**30
-        detail = f"{folder}, {size:.2f} GiB of weights"
-        fix = "give a folder with safetensors files"
-        found.append(Finding(role, bool(weights), detail, fix))
+    found = [
+        Finding(item.role, holds=True, detail=item.spell()) for item in require_models(deployment)
+    ]
     vocabulary = read_vocabulary(model_folder(deployment.target.model))
     ends = len(vocabulary.stop_ids)
     detail = f"{vocabulary.size} tokens, {ends} stop tokens"

@@ -4,7 +4,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import typer
@@ -31,7 +30,6 @@ def drive(folder: Path, display: Display) -> int:
     log = controller_log(folder)
     log.parent.mkdir(parents=True, exist_ok=True)
     follower = Follower(folder / JOURNAL_FILE)
-    started = time.monotonic()
     command = [sys.executable, "-m", "specpilot.controller", "--run", str(folder)]
     with log.open("wb") as stream:
         process = subprocess.Popen(
@@ -41,7 +39,7 @@ def drive(folder: Path, display: Display) -> int:
         code = None
         while code is None:
             code = _poll(process)
-            display.show(follower.new_lines(), time.monotonic() - started)
+            display.show(follower.new_lines())
     except KeyboardInterrupt:
         _end(process)
         display.close()

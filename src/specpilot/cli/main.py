@@ -24,7 +24,7 @@ from specpilot.cli import (
     train_drafter,
     weights,
 )
-from specpilot.cli.output import Finished
+from specpilot.cli.output import Finished, degrade_output
 from specpilot.core.errors import ExitCode, SpecPilotError, of_system
 
 USAGE_ERROR = 2
@@ -89,6 +89,7 @@ def run(arguments: list[str]) -> int:
 
 def main() -> None:
     """Entry point of the installed command."""
+    degrade_output()
     sys.exit(run(sys.argv[1:]))
 
 

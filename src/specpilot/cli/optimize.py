@@ -7,9 +7,13 @@ import typer
 
 from specpilot.cli.display import choose_display
 from specpilot.cli.drive import controller_log, drive
+from specpilot.cli.earlier_runs import expected_unit
+from specpilot.cli.load import note_load
+from specpilot.cli.models import require_models
 from specpilot.cli.output import Finished
-from specpilot.cli.runs import RUNS, create_run, has_begun
+from specpilot.cli.runs import DEPLOYMENT_FILE, RUNS, create_run, has_begun, require_free
 from specpilot.cli.summary import print_summary
+from specpilot.cli.watching import Watch
 from specpilot.core.deployment import Deployment, load_deployment, parse_deployment
 from specpilot.core.errors import ExitCode, SpecPilotError
 
@@ -26,6 +30,9 @@ def command(
     """Look for lossless speed and confirm it on sealed requests."""
     chosen = _with_choices(load_deployment(deployment), rounds, agent)
     folder = run or RUNS / chosen.name
+    require_free(folder)
+    require_models(chosen)
+    note_load(chosen)
     create_run(chosen, folder)
     raise Finished(run_and_report(folder, as_json=as_json))
 
@@ -34,7 +41,9 @@ def run_and_report(folder: Path, *, as_json: bool) -> int:
     """Drive a run to its end, write its report, print its summary; returns the exit code."""
     from specpilot.report.writing import write_report
 
-    code = drive(folder, choose_display(json_lines=as_json))
+    unit = expected_unit(load_deployment(folder / DEPLOYMENT_FILE))
+    watch = Watch(folder, unit=unit)
+    code = drive(folder, choose_display(watch, json_lines=as_json))
     if has_begun(folder):
         try:
             report, where = write_report(folder)

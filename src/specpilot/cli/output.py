@@ -1,5 +1,7 @@
 """How commands end and what they print: exit codes, JSON, colours."""
 
+import codecs
+import io
 import json
 import math
 import os
@@ -31,7 +33,36 @@ def finite(value: float | None) -> float | None:
 
 def print_json(value: Any) -> None:
     """A fact for a program: one JSON document on standard output."""
-    typer.echo(json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False))
+    typer.echo(json_text(value, indent=1))
+
+
+def json_text(value: Any, *, indent: int | None) -> str:
+    """JSON as standard output can carry it: escaped where it is no Unicode, never altered."""
+    encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+    escaped = not encoding.lower().replace("-", "").startswith("utf")
+    return json.dumps(value, indent=indent, allow_nan=False, ensure_ascii=escaped)
+
+
+SPELLED = {
+    "τ": "tau", "δ": "delta", "±": "+-", "×": "x", "·": "*", "…": "...", "→": "->", "≥": ">=",
+    "≤": "<=", "–": "-", "—": "-", "“": '"', "”": '"', "’": "'",
+}  # fmt: skip
+"""What tables and lines hold, for terminals and files that know ASCII only."""
+
+
+def degrade_output() -> None:
+    """Let output lose a sign rather than end a command: words for ours, `?` for other text."""
+    codecs.register_error("specpilot", _spelled)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="specpilot")
+
+
+def _spelled(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lost = error.object[error.start : error.end]
+    return "".join(SPELLED.get(sign, "?") for sign in lost), error.end
 
 
 def is_terminal() -> bool:

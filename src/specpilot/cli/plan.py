@@ -1,19 +1,19 @@
 """`specpilot plan DEPLOYMENT`: time, GPU-hours, money and statistical power before spending."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from specpilot.cli.earlier_runs import Speed, known_speed
+from specpilot.cli.estimate import device_kind, paired_run_seconds, spell_seconds, whole_run
+from specpilot.cli.models import require_models
 from specpilot.cli.output import finite, print_json
+from specpilot.controller.noise import spell_limit
 from specpilot.core.deployment import Deployment, load_deployment
 
-ASSUMED_TOKENS_PER_SECOND = {"cpu": 40.0, "cuda": 150.0}
-"""Of one request, until a run has measured it."""
-SERVER_START_SECONDS = {"cpu": 6.0, "cuda": 60.0}
-NOISE_PASSES, FINAL_PASSES, ATTEMPT_PASSES = 4, 8, 4
-PHASE0_PASSES = 3.0
 SPREADS = (0.01, 0.02, 0.05)
 """Standard deviations of a request's log rate ratio for which power is stated."""
 POWER = 0.8
@@ -31,62 +31,86 @@ def command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="the estimate as JSON")] = False,
 ) -> None:
-    """Estimate what a run costs and what gain it could prove."""
-    found = estimate(load_deployment(deployment), rate, usd_per_gpu_hour)
+    """Check that all is there; estimate what a run costs and what gain it could prove."""
+    chosen = load_deployment(deployment)
+    ready = check_inputs(chosen)
+    found = estimate(chosen, known_speed(chosen, rate), usd_per_gpu_hour)
     if as_json:
-        print_json(found)
+        print_json({**found, "ready": ready})
         return
-    typer.echo(
-        f"about {found['hours']:.2f} hours with every attempt used, {found['gpu_hours']:.2f} "
-        f"GPU-hours, at {found['assumed_tokens_per_second']:g} tokens/s "
-        f"({'given' if rate else 'assumed'})"
+    for line in ready:
+        typer.echo(f"ready: {line}")
+    for line in spell_estimate(found):
+        typer.echo(line)
+
+
+def check_inputs(deployment: Deployment) -> list[str]:
+    """Models and requests, read as a run would; one line for each.
+
+    Raises:
+        SpecPilotError: something is missing or does not fit.
+    """
+    if deployment.engine.kind == "simulated":
+        return ["engine, models and requests are simulated"]
+    from specpilot.workload.loading import load_requests
+
+    models = require_models(deployment)
+    target = next(item.folder for item in models if item.role == "target")
+    split = load_requests(deployment, target)
+    longest = max(len(request.prompt_token_ids) for request in split.development)
+    requests = (
+        f"{len(split.development)} development and {len(split.sealed)} sealed requests, "
+        f"longest prompt {longest} tokens"
     )
-    usd = found["gpu_usd"]
-    if usd is not None:
-        typer.echo(f"GPUs: about {usd:.2f} USD")
-    typer.echo(f"agents: {found['agent_usd']}")
+    return [*(f"{item.role} {item.spell()}" for item in models), requests]
+
+
+def spell_estimate(found: Mapping[str, Any]) -> list[str]:
+    """The estimate in lines."""
+    lines = [
+        f"about {spell_seconds(3600 * found['usual_hours'])}, at most "
+        f"{spell_seconds(3600 * found['hours'])} with every attempt used, at "
+        f"{found['tokens_per_second']:.3g} tokens/s ({found['speed_source']})"
+    ]
+    if found["gpu_hours"]:
+        lines.append(f"GPUs: at most {found['gpu_hours']:.2f} GPU-hours")
+    if found["gpu_usd"] is not None:
+        lines.append(f"GPUs: at most {found['gpu_usd']:.2f} USD")
+    lines.append(f"agents: {found['agent_usd']}")
+    if found["noise"] is not None:
+        lines.append(f"{spell_limit(found['noise'])} promoted (measured by that run)")
     for row in found["power"]:
         gain = row["smallest_gain"]
         proved = "no gain below 100%" if gain is None else f"gains above {gain:.1%}"
-        typer.echo(
-            f"requests that vary by {row['spread']:.0%}: {found['pairs']} pairs prove {proved}"
+        lines.append(
+            f"if rates of one request vary by {row['spread']:.0%}: {found['pairs']} pairs prove "
+            f"{proved}"
         )
-    for limit in found["limits"]:
-        typer.echo(limit)
+    return [*lines, *found["limits"]]
 
 
 def estimate(
-    deployment: Deployment, rate: float | None, usd_per_gpu_hour: float | None
+    deployment: Deployment, speed: Speed, usd_per_gpu_hour: float | None = None
 ) -> dict[str, Any]:
     """The estimate; every assumption is in it."""
-    kind = "cpu" if deployment.platform.devices[0] == "cpu" else "cuda"
-    devices = min(2, len(deployment.platform.devices))
     workload, budget, agent = deployment.workload, deployment.budget, deployment.agent
     names = len(workload.benchmarks)
-    tokens_per_second = (rate or ASSUMED_TOKENS_PER_SECOND[kind]) * devices
-    one_pass = names * workload.development * workload.max_new_tokens / tokens_per_second
-    sealed = names * workload.sealed * workload.max_new_tokens / tokens_per_second
-    longer = names * workload.sealed * workload.sealed_max_new_tokens / tokens_per_second
-    start = 2 * SERVER_START_SECONDS[kind]
-    attempts = agent.max_directions * budget.max_attempts_per_direction
-    seconds = (
-        NOISE_PASSES * one_pass + PHASE0_PASSES * one_pass + 6 * start
-        + budget.max_rounds * (
-            attempts * (ATTEMPT_PASSES * one_pass + 2 * start)
-            + FINAL_PASSES * sealed + longer + PHASE0_PASSES * one_pass + 6 * start
-        )
-    )  # fmt: skip
-    levels = len(deployment.regime.concurrency)
-    hours = seconds * levels / 3600
-    gpu_hours = hours * devices if kind == "cuda" else 0.0
+    unit = paired_run_seconds(deployment, speed.tokens_per_second)
+    usual = whole_run(deployment, unit) / 3600
+    hours = whole_run(deployment, unit, budget.max_attempts_per_direction) / 3600
+    devices = min(2, len(deployment.platform.devices))
+    gpu_hours = hours * devices if device_kind(deployment) == "cuda" else 0.0
     pairs = names * workload.development
     return {
+        "usual_hours": usual,
         "hours": hours,
         "gpu_hours": gpu_hours,
         "gpu_usd": None if usd_per_gpu_hour is None else gpu_hours * usd_per_gpu_hour,
         "agent_usd": _agent_money(deployment),
-        "assumed_tokens_per_second": tokens_per_second / devices,
-        "attempts": attempts * budget.max_rounds,
+        "tokens_per_second": speed.tokens_per_second,
+        "speed_source": speed.source,
+        "noise": speed.noise,
+        "attempts": agent.max_directions * budget.max_attempts_per_direction * budget.max_rounds,
         "pairs": pairs,
         "power": [{"spread": s, "smallest_gain": smallest_gain(s, pairs, names)} for s in SPREADS],
         "limits": _limits(deployment, hours, gpu_hours),

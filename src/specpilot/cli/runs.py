@@ -26,6 +26,22 @@ def create_run(deployment: Deployment, folder: Path) -> None:
         Refused: the folder holds a run already.
         SpecPilotError: it cannot be written.
     """
+    require_free(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SpecPilotError(
+            f"cannot be made ({error.strerror})", where=str(folder), fix="choose another --run"
+        ) from error
+    write_deployment(with_absolute_paths(deployment), folder / DEPLOYMENT_FILE)
+
+
+def require_free(folder: Path) -> None:
+    """Check that no run would be overwritten.
+
+    Raises:
+        Refused: the folder holds a run already.
+    """
     if has_begun(folder):
         raise Refused(
             "holds a run already",
@@ -34,13 +50,6 @@ def create_run(deployment: Deployment, folder: Path) -> None:
         )
     if is_being_written(folder):
         raise Refused("holds a run that is starting", where=str(folder), fix="give another --run")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SpecPilotError(
-            f"cannot be made ({error.strerror})", where=str(folder), fix="choose another --run"
-        ) from error
-    write_deployment(with_absolute_paths(deployment), folder / DEPLOYMENT_FILE)
 
 
 def has_begun(folder: Path) -> bool:

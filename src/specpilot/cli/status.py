@@ -7,12 +7,12 @@ import typer
 from rich.console import Console
 
 from specpilot.cli.display import render
+from specpilot.cli.estimate import spell_seconds
 from specpilot.cli.output import is_terminal, print_json
 from specpilot.cli.runs import controller_process, require_run
+from specpilot.cli.watching import Watch
 from specpilot.controller.journal import read_journal
-from specpilot.loop.state import fold
 from specpilot.report.facts import build_report
-from specpilot.report.lines import describe
 
 
 def command(
@@ -22,16 +22,18 @@ def command(
     """Show directions, leases, time and the last verdict of a run, live or not."""
     lines = read_journal(require_run(run)).lines
     alive = controller_process(run)
-    report = build_report(lines)
     if as_json:
-        print_json({"running": alive is not None, **report})
+        print_json({"running": alive is not None, **build_report(lines)})
         return
-    state = fold(line.event() for line in lines)
-    recent = [text for line in lines if (text := describe(line.event())) is not None]
+    watch = Watch(run, live=alive is not None)
+    for line in lines:
+        watch.add(line)
     colour = is_terminal()
     console = Console(no_color=not colour, highlight=False, width=None if colour else 110)
-    console.print(render(state, recent[-5:], report["seconds"] or 0.0))
+    console.print(render(watch))
+    at = "" if watch.last is None else f" at {watch.last:%Y-%m-%d %H:%M:%S} UTC"
+    typer.echo(f"last event {spell_seconds(watch.quiet_seconds())} ago{at}")
     if alive is not None:
         typer.echo(f"running, process {alive.pid}")
-    elif state.finished is None:
+    elif watch.state.finished is None:
         typer.echo(f"not running; continue with 'specpilot resume {run}'")

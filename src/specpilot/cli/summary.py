@@ -7,8 +7,12 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from specpilot.cli.output import is_terminal, number
+from specpilot.controller.noise import noise_warning, spell_noise
+from specpilot.report.directions import spell_headroom
+from specpilot.report.words import headline
 
 MARKS = {"promoted": "+", "not_promoted": "-", "undecided": "?", "void": "!", "closed": "·"}
 COLOURS = {"promoted": "green", "void": "red", "undecided": "cyan"}
@@ -20,11 +24,9 @@ def print_summary(report: Mapping[str, Any], folder: Path) -> None:
     console = Console(no_color=not colour, highlight=False, width=None if colour else 110)
     console.print(_rates(report))
     console.print(_directions(report))
-    gain = report["gain_over_stock"]
-    if gain["point"] is not None:
-        word = "confirmed" if report["confirmed"] else "not confirmed"
-        interval = f"[{gain['low']:.3f}, {gain['high']:.3f}]"
-        typer.echo(f"gain over stock, sealed requests: {gain['point']:.3f}x {interval}, {word}")
+    noise = report["noise"]
+    if noise is not None:
+        typer.echo(noise_warning(noise) or spell_noise(noise))
     typer.echo(
         f"speedup over AR: stock {number(report['stock_speedup_over_ar'], '.2f')}, "
         f"best {number(report['speedup_over_ar'], '.2f')}"
@@ -39,18 +41,22 @@ def print_summary(report: Mapping[str, Any], folder: Path) -> None:
         )
     for entry in report["memory"]:
         typer.echo(f"memory: {entry['entry']} {'kept' if entry['admitted'] else 'refused'}")
+    found = headline(report)
+    style = f"bold {COLOURS.get(found.mood, '')}".strip()
+    console.print(Text(f"{found.title}. {found.sentence}", style=style), soft_wrap=True)
     typer.echo(
-        f"{report['outcome'] or 'not finished'} in {number(report['seconds'], '.0f')} s, "
-        f"isolation {report['isolation']}; report: {folder / 'index.html'}"
+        f"{number(report['seconds'], '.0f')} s, isolation {report['isolation']}; "
+        f"report: {folder / 'index.html'}"
     )
 
 
 def _rates(report: Mapping[str, Any]) -> Table:
     table = Table(title="tokens per second (τ)", title_justify="left")
     table.add_column("benchmark")
-    for name in ("AR", "stock", "best", "best / stock, sealed"):
-        table.add_column(name, justify="right")
     systems = report["systems"]
+    same = systems["best"]["tree_hash"] == systems["stock"]["tree_hash"]
+    for name in ("AR", "stock", "best (is stock)" if same else "best", "best / stock, sealed"):
+        table.add_column(name, justify="right")
     names = {n: None for s in systems.values() for n in s["tokens_per_second"]["per_benchmark"]}
     for name in names:
         gain = report["gain_over_stock"]["per_benchmark"].get(name)
@@ -79,9 +85,9 @@ def _directions(report: Mapping[str, Any]) -> Table:
         style = COLOURS.get(verdict)
         table.add_row(
             MARKS.get(verdict, " "),
-            item["id"],
+            item["name"],
             item["factor"],
-            number(item["headroom"], "+.1%"),
+            spell_headroom(item["headroom"], item["headroom_by"]),
             f"{verdict} ({item['reason']})" if item["reason"] else verdict,
             _interval(gains[-1] if gains else None),
             style=style,

@@ -1,11 +1,13 @@
 """The end of rounds and of the run: memory, what the next round starts from, the outcome."""
 
+from specpilot.controller.noise import spell_limit
 from specpilot.core.errors import EngineFailure
 from specpilot.core.verdict import Reason, VerdictKind
 from specpilot.loop.ceiling import measure_ceiling
 from specpilot.loop.events import MemoryJudged, Noticed, RoundFinished, RunFinished
-from specpilot.loop.plan import AdmitMemory, FinishRound, FinishRun
+from specpilot.loop.plan import AdmitMemory, FinishRound, FinishRun, all_void
 from specpilot.loop.run import Run
+from specpilot.loop.state import RunState
 
 
 def admit_memory(run: Run, action: AdmitMemory) -> None:
@@ -44,7 +46,7 @@ def finish_run(run: Run, action: FinishRun) -> None:
     finals = [item.final for item in run.state.rounds if item.final is not None]
     accepted = [item for item in finals if item.verdict.kind is VerdictKind.PROMOTED]
     promoted = [item for item in run.state.directions.values() if item.promoted is not None]
-    detail = finals[-1].verdict.detail if finals else "no change was promoted"
+    detail = finals[-1].verdict.detail if finals else _why_nothing(run.state)
     if run.state.budget is not None:
         detail = f"{run.state.budget.limit} is spent; {detail}"
     run.emit(
@@ -56,6 +58,20 @@ def finish_run(run: Run, action: FinishRun) -> None:
             confirmed_share=len(accepted) / len(finals) if finals else None,
         )
     )
+
+
+def _why_nothing(state: RunState) -> str:
+    """What a run without a sealed final comes to, in words that hold for it."""
+    promoted = [item for item in state.directions.values() if item.promoted is not None]
+    judged = [item.judged for item in state.attempts() if item.judged is not None]
+    if promoted:
+        return f"{len(promoted)} promoted in development, no sealed final was played"
+    if all_void(state):
+        return f"all {len(judged)} timed attempts are void, such as: {judged[-1].verdict.detail}"
+    if not judged:
+        return "nothing was timed" if state.directions else "no direction was opened"
+    limit = "" if state.noise is None else f"; {spell_limit(state.noise.noise)}"
+    return f"none of {len(judged)} timed attempts was promoted{limit}"
 
 
 def _stands(kind: VerdictKind, reason: Reason) -> bool:

@@ -196,9 +196,10 @@ def _phase(state: RunState, current: Round, phase: int) -> tuple[Action, ...]:
 
 
 def _close_round(state: RunState, current: Round) -> tuple[Action, ...]:
-    if current.phase < 4:
-        return (StartPhase(current.number, 4),)
     changed = state.best != current.start
+    # A phase that has nothing to confirm is not announced either.
+    if changed and current.phase < 4:
+        return (StartPhase(current.number, 4),)
     if changed and current.final is None:
         if state.budget is not None:
             return (FinishRun(Outcome.BUDGET_SPENT),)
@@ -230,7 +231,15 @@ def _outcome(state: RunState) -> Outcome:
         return Outcome.REFUSED
     if finals and finals[-1].verdict.kind is VerdictKind.VOID:
         return Outcome.VOID
+    if all_void(state):
+        return Outcome.VOID
     return Outcome.NOTHING_PROMOTED
+
+
+def all_void(state: RunState) -> bool:
+    """Whether attempts were timed and none of them counts: the run measured its machine."""
+    judged = [item.judged for item in state.attempts() if item.judged is not None]
+    return bool(judged) and all(item.verdict.kind is VerdictKind.VOID for item in judged)
 
 
 def _accepted(item: Round) -> bool:

@@ -10,6 +10,8 @@ from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT = 560, 320
 LEFT, RIGHT, TOP, BOTTOM = 56, 16, 40, 46
+CHARACTER = 6.6
+"""Width of a character of small text, rather too wide: fonts differ."""
 COLOURS = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#64748b")
 STYLE = """
 text { font: 12px system-ui, sans-serif; fill: var(--ink, #1e293b); }
@@ -47,8 +49,9 @@ def line_chart(title: str, x_label: str, y_label: str, series: Sequence[Series])
     body.append(_text(LEFT, TOP - 8, y_label, "small"))
     for index, item in enumerate(drawn):
         body += _series(item, index, across, upward)
-        body.append(_legend(index, item.name, len(drawn)))
-    return _document(body, title)
+    names = {index: item.name for index, item in enumerate(drawn)}
+    legend, height = _legend(names, LEFT, HEIGHT + 2)
+    return _document([*body, *legend], title, height)
 
 
 def stacked_bars(
@@ -56,15 +59,14 @@ def stacked_bars(
 ) -> str:
     """Horizontal bars, each divided into the same parts; a part's tooltip holds its value."""
     rows = list(bars.items())
-    height = TOP + 40 * len(rows) + BOTTOM
+    bottom = TOP + 40 * len(rows)
     largest = max(sum(values.values()) for _, values in rows)
     scale_ticks = ticks(0.0, largest)
     across = _scale(0.0, scale_ticks[-1], LEFT + 44, WIDTH - RIGHT)
-    body = [_text(LEFT, 16, title, "title")]
+    body = [_text(LEFT, 16, f"{title}, {unit}", "title")]
     for tick in scale_ticks:
-        body.append(_line(across(tick), TOP - 8, across(tick), height - BOTTOM))
-        body.append(_text(across(tick), height - BOTTOM + 14, spell(tick), "small", "middle"))
-    body.append(_text(WIDTH - RIGHT, height - 4, unit, "small", "end"))
+        body.append(_line(across(tick), TOP - 8, across(tick), bottom))
+        body.append(_text(across(tick), bottom + 14, spell(tick), "small", "middle"))
     for row, (name, values) in enumerate(rows):
         y, at = TOP + 40 * row, 0.0
         body.append(_text(LEFT + 38, y + 17, name, "", "end"))
@@ -77,11 +79,14 @@ def stacked_bars(
                 "</title></rect>"
             )
             at += value
-    for index, part in enumerate(parts):
-        x = LEFT + 44 + index * 78
-        body.append(_swatch(x, height - 24, index))
-        body.append(_text(x + 13, height - 15, part.replace("_", " "), "small"))
-    return _document(body, title, height)
+    # A part that takes no time anywhere needs no name.
+    names = {
+        index: part.replace("_", " ")
+        for index, part in enumerate(parts)
+        if any(values.get(part) for values in bars.values())
+    }
+    legend, height = _legend(names, LEFT, bottom + 22)
+    return _document([*body, *legend], title, height)
 
 
 def ticks(low: float, high: float) -> list[float]:
@@ -121,9 +126,17 @@ def _series(item: Series, index: int, across: "_Scale", upward: "_Scale") -> lis
     return found
 
 
-def _legend(index: int, name: str, count: int) -> str:
-    x, y = WIDTH - RIGHT - 190, HEIGHT - BOTTOM - 14 * (count - index)
-    return _swatch(x, y - 9, index) + _text(x + 14, y, name, "small")
+def _legend(names: Mapping[int, str], left: float, top: float) -> tuple[list[str], int]:
+    """Swatches with their names in rows below a chart; gives the document's height too."""
+    found: list[str] = []
+    x, y = left, top
+    for index, name in names.items():
+        width = 15 + CHARACTER * len(name) + 16
+        if x > left and x + width > WIDTH:
+            x, y = left, y + 18
+        found += [_swatch(x, y, index), _text(x + 15, y + 9, name, "small")]
+        x += width
+    return found, int(y + 22)
 
 
 def _swatch(x: float, y: float, index: int) -> str:
@@ -154,7 +167,7 @@ def _text(x: float, y: float, text: str, style: str = "", anchor: str = "start")
     )
 
 
-def _document(body: Sequence[str], title: str, height: int = HEIGHT) -> str:
+def _document(body: Sequence[str], title: str, height: int) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
         f'aria-label="{escape(title)}"><style>{STYLE}</style>{"".join(body)}</svg>'

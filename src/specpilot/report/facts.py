@@ -13,7 +13,7 @@ from specpilot.core.verdict import Gain, VerdictKind
 from specpilot.loop.events import CeilingMeasured, FinalJudged, MemoryJudged, Noticed
 from specpilot.loop.facts import CeilingFacts, ForcingFacts, SpeedFacts
 from specpilot.loop.state import RunState, fold
-from specpilot.report.directions import direction_facts
+from specpilot.report.directions import changed_options, direction_facts
 
 Json = dict[str, Any]
 
@@ -26,7 +26,7 @@ def build_report(lines: Sequence[JournalLine]) -> Json:
     """
     events = [line.event() for line in lines]
     state = fold(events)
-    final = _last_final(state)
+    final = _decisive_final(state)
     finished = state.finished
     return {
         "name": state.started.deployment.name if state.started else None,
@@ -68,9 +68,12 @@ def _seconds(lines: Sequence[JournalLine]) -> float | None:
     return total if lines else None
 
 
-def _last_final(state: RunState) -> FinalJudged | None:
+def _decisive_final(state: RunState) -> FinalJudged | None:
+    """The last that confirmed something, since its system stays the best; else the last."""
     finals = [item.final for item in state.rounds if item.final is not None]
-    return finals[-1] if finals else None
+    confirmed = [item for item in finals if item.verdict.kind is VerdictKind.PROMOTED]
+    decisive = confirmed or finals
+    return decisive[-1] if decisive else None
 
 
 def _systems(state: RunState, final: FinalJudged | None) -> Json:
@@ -87,9 +90,11 @@ def _systems(state: RunState, final: FinalJudged | None) -> Json:
         "stock": state.stock.system.tree_hash if state.stock else None,
         "best": state.best.tree_hash if state.best else None,
     }
+    changed = changed_options(state.stock.system, state.best) if state.stock and state.best else {}
     return {
         name: {
             "tree_hash": trees[name],
+            "options": changed if name == "best" else {},
             "tokens_per_second": {
                 "overall": speed.overall_tokens_per_second if speed else None,
                 "per_benchmark": dict(speed.tokens_per_second) if speed else {},
@@ -105,21 +110,31 @@ def _systems(state: RunState, final: FinalJudged | None) -> Json:
 
 def _gains(state: RunState, final: FinalJudged | None) -> Json:
     gain = final.gain if final is not None else None
-    ar_over: Json = {}
-    for name, speed in (final.speeds if final is not None else {}).items():
-        base = final.speeds["ar"].tokens_per_second if final is not None else {}
-        if name != "ar":
-            ar_over[name] = {key: rate / base[key] for key, rate in speed.tokens_per_second.items()}
+    facts = state.stock_facts
+    speeds = {} if final is None else dict(final.speeds)
+    if not speeds and facts is not None:
+        speeds = {"ar": facts.autoregressive, "stock": facts.stock}
+    unchanged = state.stock is not None and state.best == state.stock.system
+    if unchanged and "stock" in speeds:
+        speeds["best"] = speeds["stock"]
+    ar_over = {
+        name: {key: rate / speeds["ar"].tokens_per_second[key]
+               for key, rate in speed.tokens_per_second.items()}
+        for name, speed in speeds.items() if name != "ar"
+    }  # fmt: skip
     stock_over = final.stock_speedup_over_ar if final is not None else None
-    if stock_over is None and state.stock_facts is not None:
-        facts = state.stock_facts
+    if stock_over is None and facts is not None:
         stock_over = (
             facts.stock.overall_tokens_per_second / facts.autoregressive.overall_tokens_per_second
         )
+    best_over = final.speedup_over_ar if final is not None else None
+    if unchanged:
+        # Nothing stayed promoted: what the run ends with is stock.
+        best_over = stock_over
     return {
         "gain_over_stock": _gain(gain),
         "confirmed": final is not None and final.verdict.kind is VerdictKind.PROMOTED,
-        "speedup_over_ar": final.speedup_over_ar if final is not None else None,
+        "speedup_over_ar": best_over,
         "stock_speedup_over_ar": stock_over,
         "speedup_over_ar_per_benchmark": ar_over,
     }

@@ -1,5 +1,8 @@
 """One event as one plain line for people; events that only machines need give none."""
 
+from collections.abc import Iterable
+
+from specpilot.controller.noise import noise_warning, spell_noise
 from specpilot.core.verdict import Verdict, VerdictKind
 from specpilot.loop.events import (
     AgentEnded,
@@ -18,11 +21,14 @@ from specpilot.loop.events import (
     OperationAnswered,
     PhaseStarted,
     Promoted,
+    RoundFinished,
     RunFinished,
     StockCharacterised,
     StockCommitted,
     WorkloadSplit,
 )
+from specpilot.loop.facts import Outcome
+from specpilot.loop.state import RunState, apply
 
 SIGNS = {
     VerdictKind.PROMOTED: "+",
@@ -41,9 +47,34 @@ PHASES = (
 )
 
 
-def describe(event: Event) -> str | None:
-    """The event in one line; None when it is not worth one."""
-    return _of_run(event) or _of_direction(event)
+OUTCOMES = {
+    Outcome.PROMOTED: "promoted",
+    Outcome.NOTHING_PROMOTED: "nothing promoted",
+    Outcome.VOID: "void",
+    Outcome.BUDGET_SPENT: "budget spent",
+    Outcome.REFUSED: "refused",
+    Outcome.STOPPED: "stopped",
+}
+
+
+def describe(event: Event, state: RunState) -> str | None:
+    """The event in one line; None when it is not worth one.
+
+    Args:
+        state: of the run before the event: the same event may mean different things.
+    """
+    return _of_run(event, state) or _of_direction(event, state)
+
+
+def describe_all(events: Iterable[Event]) -> list[str]:
+    """The lines of a whole journal."""
+    state, found = RunState(), []
+    for event in events:
+        text = describe(event, state)
+        state = apply(state, event)
+        if text is not None:
+            found.append(text)
+    return found
 
 
 def spell_verdict(verdict: Verdict) -> str:
@@ -55,7 +86,7 @@ def spell_verdict(verdict: Verdict) -> str:
     return text
 
 
-def _of_run(event: Event) -> str | None:
+def _of_run(event: Event, state: RunState) -> str | None:
     match event:
         case ControllerStarted():
             return "resumed" if event.resumed else "started"
@@ -67,7 +98,7 @@ def _of_run(event: Event) -> str | None:
         case PhaseStarted():
             return f"round {event.round}, {PHASES[event.phase]}"
         case NoiseMeasured():
-            return f"A/A noise ±{event.noise:.2%}"
+            return noise_warning(event.noise) or spell_noise(event.noise)
         case StockCharacterised():
             ar = event.autoregressive.overall_tokens_per_second
             stock = event.stock.overall_tokens_per_second
@@ -87,17 +118,41 @@ def _of_run(event: Event) -> str | None:
             return f"budget: {event.limit} is spent ({event.spent:g} of {event.allowed:g})"
         case Noticed():
             return f"note: {event.message}"
+        case RoundFinished():
+            return _end_of_round(event, state)
         case RunFinished():
-            return f"finished: {event.outcome}; {event.detail}"
+            return f"finished: {OUTCOMES[event.outcome]}; {event.detail}"
         case _:
             return None
 
 
-def _of_direction(event: Event) -> str | None:
+def _end_of_round(event: RoundFinished, state: RunState) -> str:
+    current = state.round
+    if current is None or current.final is None:
+        return f"round {event.round} ends: nothing to confirm, so no sealed final is played"
+    if event.best != state.best:
+        return f"round {event.round} ends: falls back to tree {event.best.tree_hash[:12]}"
+    return f"round {event.round} ends with tree {event.best.tree_hash[:12]}"
+
+
+def _directions(event: DirectionsPlanned, state: RunState) -> str:
+    names = ", ".join(plan.id for plan in event.plans)
+    if names:
+        return f"directions: {names}"
+    changed = state.round is not None and state.best != state.round.start
+    if event.phase == 2:
+        return "no piece is left to stack"
+    if event.phase == 3:
+        return (
+            "no option is left to tune" if changed else "nothing was promoted, so nothing to tune"
+        )
+    return "the planner sees no direction worth trying"
+
+
+def _of_direction(event: Event, state: RunState) -> str | None:
     match event:
         case DirectionsPlanned():
-            names = ", ".join(plan.id for plan in event.plans)
-            return f"directions: {names}" if names else "nothing is worth a direction"
+            return _directions(event, state)
         case OperationAnswered() if event.operation == "headroom" and event.ok:
             found = event.answer["result"]
             return f"{event.direction}: headroom {found['headroom']:+.1%} by {found['method']}"

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,13 @@ import simulation
 
 from specpilot.cli.display import render
 from specpilot.cli.doctor_checks import client_overhead, idle_cores, stock_identity
+from specpilot.cli.earlier_runs import Speed
 from specpilot.cli.follow import Follower
 from specpilot.cli.main import run
 from specpilot.cli.plan import estimate, smallest_gain
 from specpilot.cli.runs import controller_process
 from specpilot.cli.serve import find_checkout, installed_stock, server_arguments
+from specpilot.cli.watching import Watch
 from specpilot.core.deployment import load_deployment, parse_deployment
 from specpilot.core.errors import ExitCode, Refused
 
@@ -204,13 +205,13 @@ def test_plan_grows_with_the_work_and_power_with_the_pairs(
     assert found["pairs"] == 24
     larger = load_deployment(file).model_dump(mode="json", exclude_none=True)
     larger["workload"]["development"] = 48
-    more = estimate(parse_deployment(larger, where="test"), None, None)
+    more = estimate(parse_deployment(larger, where="test"), Speed(40.0, "given"))
     assert more["hours"] > found["hours"]
     assert more["power"][0]["smallest_gain"] < found["power"][0]["smallest_gain"]
     assert smallest_gain(0.02, 200, 5) < smallest_gain(0.05, 200, 5)
     assert smallest_gain(0.02, 5, 5) is None
     assert run(["plan", str(file)]) == 0
-    assert "hours" in capsys.readouterr().out
+    assert "at most" in capsys.readouterr().out
 
 
 def test_init_writes_a_deployment_that_loads(
@@ -379,13 +380,11 @@ def test_the_live_table_draws_every_moment(
 ) -> None:
     from rich.console import Console
 
-    from specpilot.loop.state import RunState, apply
-
     console = Console(width=100, file=Path(os.devnull).open("w", encoding="utf-8"), record=True)  # noqa: SIM115
-    state = RunState()
+    watch = Watch(finished[0])
     for line in Follower(finished[0] / "journal.jsonl").new_lines():
-        state = apply(state, line.event())
-        console.print(render(state, ["last line"], time.monotonic()))
+        watch.add(line)
+        console.print(render(watch))
     text = console.export_text()
     assert "r1-best-first-tree" in text
     assert "+ " in text

@@ -16,6 +16,7 @@ from specpilot.cli.drive import drive
 from specpilot.cli.follow import Follower
 from specpilot.cli.output import Finished
 from specpilot.cli.runs import write_deployment
+from specpilot.cli.watching import Watch
 from specpilot.controller import main as controller
 from specpilot.core.errors import JournalError, SpecPilotError
 
@@ -105,7 +106,7 @@ def test_a_controller_that_cannot_speak_is_spoken_for(
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
     with pytest.raises(SpecPilotError, match=text) as caught:
-        drive(work / "run", choose_display(json_lines=True))
+        drive(work / "run", choose_display(Watch(work / "run"), json_lines=True))
     assert "specpilot resume" in caught.value.fix
 
 

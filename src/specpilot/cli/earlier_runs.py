@@ -1,0 +1,82 @@
+"""What earlier runs of the same models on the same devices measured: better than an assumption."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from specpilot.cli.estimate import device_kind, paired_run_seconds
+from specpilot.cli.runs import JOURNAL_FILE, RUNS, has_begun, with_absolute_paths
+from specpilot.controller.journal import read_journal
+from specpilot.core.deployment import Deployment
+from specpilot.core.errors import JournalError
+from specpilot.loop.state import RunState, fold
+
+ASSUMED_TOKENS_PER_SECOND = {"cpu": 40.0, "cuda": 150.0}
+"""Of one request, until a run has measured it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Stock's rate for one deployment, and how it is known.
+
+    Attributes:
+        source: for people, such as `measured in runs/demo`.
+        noise: A/A noise of the run that measured it; None where none did.
+    """
+
+    tokens_per_second: float
+    source: str
+    noise: float | None = None
+
+
+def known_speed(deployment: Deployment, given: float | None = None, runs: Path = RUNS) -> Speed:
+    """The user's word, else the latest measurement of an earlier run, else an assumption."""
+    if given is not None:
+        return Speed(given, "given")
+    earlier = _latest(with_absolute_paths(deployment), runs)
+    if earlier is not None:
+        return earlier
+    kind = device_kind(deployment)
+    return Speed(
+        ASSUMED_TOKENS_PER_SECOND[kind],
+        "an assumption: no run of these models on these devices was found here; --rate states it",
+    )
+
+
+def expected_unit(deployment: Deployment) -> float | None:
+    """Seconds that a paired run will take; None for engines whose time is simulated."""
+    if deployment.engine.kind == "simulated":
+        return None
+    return paired_run_seconds(deployment, known_speed(deployment).tokens_per_second)
+
+
+def _latest(deployment: Deployment, runs: Path) -> Speed | None:
+    found: tuple[str, Speed] | None = None
+    folders = sorted(runs.iterdir()) if runs.is_dir() else []
+    for folder in folders:
+        if not has_begun(folder):
+            continue
+        try:
+            lines = read_journal(folder / JOURNAL_FILE).lines
+        except JournalError:
+            # Damaged or unreadable: 'status' says so when that run is asked for.
+            continue
+        state = fold(line.event() for line in lines)
+        if (speed := _speed(state, deployment, folder)) and (not found or lines[0].time > found[0]):
+            found = lines[0].time, speed
+    return found[1] if found else None
+
+
+def _speed(state: RunState, deployment: Deployment, folder: Path) -> Speed | None:
+    if state.started is None or state.stock_facts is None or state.noise is None:
+        return None
+    other = state.started.deployment
+    alike = (
+        other.target == deployment.target
+        and other.drafter == deployment.drafter
+        and other.engine == deployment.engine
+        and other.platform.devices == deployment.platform.devices
+    )
+    if not alike:
+        return None
+    rate = state.stock_facts.stock.overall_tokens_per_second
+    return Speed(rate, f"measured in {folder}", state.noise.noise)

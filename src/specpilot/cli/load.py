@@ -1,0 +1,94 @@
+"""Work of others on the cores that a run measures on: how much, whose, and what to do about it."""
+
+import os
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+import psutil
+import typer
+
+from specpilot.core.deployment import Deployment
+
+LOAD_SECONDS = 1.0
+ALLOWED_LOAD_PERCENT = 20.0
+NAMED = 3
+"""Processes that are named."""
+_NAMED_PERCENT = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What others did on the cores during a second.
+
+    Attributes:
+        busiest_percent: of the core that was used most.
+        free_cores: cores that were left, rounded down; at least one.
+        processes: the busiest ones, such as `python (pid 7) 180%`; 100% is one core.
+    """
+
+    busiest_percent: float
+    free_cores: int
+    processes: tuple[str, ...]
+
+    @property
+    def disturbs(self) -> bool:
+        """Whether it would show in rates."""
+        return self.busiest_percent > ALLOWED_LOAD_PERCENT
+
+    def spell(self) -> str:
+        """How much, and whose."""
+        whose = f" ({', '.join(self.processes)})" if self.processes else ""
+        return f"the busiest core is {self.busiest_percent:.0f}% used by other work{whose}"
+
+
+def measure_load(seconds: float = LOAD_SECONDS) -> Load:
+    """Look at cores and processes for some time."""
+    psutil.cpu_percent(percpu=True)
+    before = _process_seconds()
+    started = time.monotonic()
+    time.sleep(seconds)
+    percents = psutil.cpu_percent(percpu=True)
+    passed = time.monotonic() - started
+    spent = Counter({key: used - before.get(key, 0.0) for key, used in _process_seconds().items()})
+    shares = [(key, 100 * used / passed) for key, used in spent.most_common(NAMED)]
+    named = [f"{n} (pid {pid}) {p:.0f}%" for (pid, n), p in shares if p >= _NAMED_PERCENT]
+    mine = [percents[core] for core in os.sched_getaffinity(0) if core < len(percents)]
+    busy = sum(mine) / 100
+    return Load(
+        busiest_percent=max(mine or percents),
+        free_cores=max(int(len(mine) - busy + ALLOWED_LOAD_PERCENT / 100), 1),
+        processes=tuple(named),
+    )
+
+
+def advice(load: Load, deployment: Deployment, option: str = "engine.threads =") -> str:
+    """What to do about a load, with a number of threads where fewer would help.
+
+    Args:
+        option: how a user sets the threads.
+    """
+    threads = deployment.engine.threads or len(os.sched_getaffinity(0))
+    stop = "stop that work: it makes steps slow and verdicts undecided"
+    if load.free_cores >= threads:
+        return stop
+    return f"{stop}; or give servers fewer threads, {option} {load.free_cores}"
+
+
+def note_load(deployment: Deployment, option: str = "engine.threads =") -> None:
+    """Say beforehand what will make a run slow and its verdicts undecided."""
+    if "cpu" not in deployment.platform.devices or deployment.engine.kind == "simulated":
+        return
+    load = measure_load()
+    if load.disturbs:
+        typer.echo(f"note: {load.spell()}; {advice(load, deployment, option)}", err=True)
+
+
+def _process_seconds() -> dict[tuple[int, str], float]:
+    """Processor time of every process that may be read, by id and name."""
+    found = {}
+    for process in psutil.process_iter(["pid", "name", "cpu_times"]):
+        times = process.info["cpu_times"]
+        if times is not None and process.pid != os.getpid():
+            found[process.pid, str(process.info["name"])] = times.user + times.system
+    return found
