@@ -11,7 +11,7 @@ from specpilot.cli.demo_model import TARGET_FOLDER, find_drafter, prepare_target
 from specpilot.cli.load import note_load
 from specpilot.cli.models import require_models
 from specpilot.cli.optimize import run_and_report
-from specpilot.cli.output import Finished
+from specpilot.cli.output import Finished, say
 from specpilot.cli.runs import (
     DEPLOYMENT_FILE,
     RUNS,
@@ -102,7 +102,7 @@ def available_isolation() -> Isolation:
     missing = probe().unavailable
     if Isolation.NAMESPACES not in missing:
         return Isolation.NAMESPACES
-    typer.echo(
+    say(
         f"note: no isolation here ({missing[Isolation.NAMESPACES]}); the sealed final will refuse "
         "to confirm a result. Install bubblewrap and allow user namespaces for a confirmed one.",
         err=True,
@@ -134,7 +134,7 @@ def set_earlier_demo_aside(folder: Path) -> None:
     while (kept := folder.with_name(f"{folder.name}-{number}")).exists():
         number += 1
     folder.rename(kept)
-    typer.echo(f"note: the earlier demo is kept as {kept}", err=True)
+    say(f"note: the earlier demo is kept as {kept}", err=True)
 
 
 def _is_demo(deployment: Deployment) -> bool:

@@ -4,13 +4,12 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Protocol
 
-import typer
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from specpilot.cli.output import is_terminal, json_text
+from specpilot.cli.output import is_terminal, json_text, say
 from specpilot.cli.watching import Watch, utc_now
 from specpilot.controller.journal import JournalLine
 from specpilot.controller.noise import noise_warning, spell_noise
@@ -49,7 +48,7 @@ class JsonLines:
     def show(self, lines: Sequence[JournalLine]) -> None:
         """See `Display.show`."""
         for line in lines:
-            typer.echo(json_text(line.to_json(), indent=None))
+            say(json_text(line.to_json(), indent=None))
 
     def close(self) -> None:
         """Nothing to end."""
@@ -78,7 +77,7 @@ class PlainLines:
         """Nothing to end."""
 
     def _say(self, clock: str, text: str) -> None:
-        typer.echo(f"{clock}  {text}")
+        say(f"{clock}  {text}")
         self._said = self._now()
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from specpilot.cli.output import Finished, is_terminal, print_json
+from specpilot.cli.output import Finished, is_terminal, print_json, say
 from specpilot.core.deployment import Deployment, load_deployment
 from specpilot.core.errors import ExitCode, SpecPilotError
 
@@ -74,4 +74,4 @@ def _show(found: Finding) -> None:
     if is_terminal():
         word = typer.style(word, fg="green" if found.holds else "red")
     action = "" if found.holds or not found.fix else f"; {found.fix}"
-    typer.echo(f"{word} {found.name}: {found.detail}{action}")
+    say(f"{word} {found.name}: {found.detail}{action}")

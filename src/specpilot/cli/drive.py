@@ -6,10 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import typer
-
 from specpilot.cli.display import Display
 from specpilot.cli.follow import Follower
+from specpilot.cli.output import say
 from specpilot.cli.runs import JOURNAL_FILE
 from specpilot.core.errors import ExitCode, SpecPilotError
 
@@ -43,7 +42,7 @@ def drive(folder: Path, display: Display) -> int:
     except KeyboardInterrupt:
         _end(process)
         display.close()
-        typer.echo(f"stopped; continue with 'specpilot resume {folder}'", err=True)
+        say(f"stopped; continue with 'specpilot resume {folder}'", err=True)
         return INTERRUPTED
     except BaseException:
         # A reader that left, or a line that cannot be shown: the controller must not run on.
@@ -85,7 +84,7 @@ def _explain(code: int, log: Path) -> None:
         )
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     if code != 0 and lines:
-        typer.echo(f"error: {lines[-1]}", err=True)
+        say(f"error: {lines[-1]}", err=True)
     elif code == ExitCode.ERROR:
         # On a full disk the log stays empty.
         free = shutil.disk_usage(log.parent).free

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specpilot.cli.output import Finished, print_json
+from specpilot.cli.output import Finished, print_json, say
 from specpilot.cli.runs import DEPLOYMENT_FILE, controller_process, require_run
 from specpilot.core.errors import ExitCode, Refused, SpecPilotError
 
@@ -35,7 +35,7 @@ def command(
     if as_json:
         print_json(result.to_json())
     else:
-        typer.echo(
+        say(
             f"{result.verdict}: {result.tokens} tokens of {result.outputs} outputs, mismatches "
             f"{result.mismatch_rate:.3%} (stock {result.stock_mismatch_rate:.3%}), "
             f"{result.large_margin_events} events above 2δ = {2 * result.delta_nats:g}, "

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from specpilot.cli.output import print_json
+from specpilot.cli.output import print_json, say
 from specpilot.cli.runs import write_deployment
 from specpilot.core.deployment import load_deployment, parse_deployment
 from specpilot.core.errors import Refused
@@ -47,7 +47,7 @@ def command(
     if as_json:
         print_json(load_deployment(out).to_json())
         return
-    typer.echo(f"wrote {out}: devices {', '.join(devices)}, isolation "
+    say(f"wrote {out}: devices {', '.join(devices)}, isolation "
                f"{deployment.platform.isolation}; next: specpilot doctor {out}")  # fmt: skip
 
 

@@ -2,12 +2,11 @@
 
 import os
 import time
-from collections import Counter
 from dataclasses import dataclass
 
 import psutil
-import typer
 
+from specpilot.cli.output import say
 from specpilot.core.deployment import Deployment
 
 LOAD_SECONDS = 1.0
@@ -45,14 +44,17 @@ class Load:
 def measure_load(seconds: float = LOAD_SECONDS) -> Load:
     """Look at cores and processes for some time."""
     psutil.cpu_percent(percpu=True)
-    before = _process_seconds()
+    before = {pid: used for pid, (_, used) in _processes().items()}
     started = time.monotonic()
     time.sleep(seconds)
     percents = psutil.cpu_percent(percpu=True)
     passed = time.monotonic() - started
-    spent = Counter({key: used - before.get(key, 0.0) for key, used in _process_seconds().items()})
-    shares = [(key, 100 * used / passed) for key, used in spent.most_common(NAMED)]
-    named = [f"{n} (pid {pid}) {p:.0f}%" for (pid, n), p in shares if p >= _NAMED_PERCENT]
+    spent = {
+        f"{name} (pid {pid})": 100 * (used - before.get(pid, 0.0)) / passed
+        for pid, (name, used) in _processes().items()
+    }
+    busiest = sorted(spent.items(), key=lambda item: -item[1])[:NAMED]
+    named = [f"{name} {share:.0f}%" for name, share in busiest if share >= _NAMED_PERCENT]
     mine = [percents[core] for core in os.sched_getaffinity(0) if core < len(percents)]
     busy = sum(mine) / 100
     return Load(
@@ -81,14 +83,14 @@ def note_load(deployment: Deployment, option: str = "engine.threads =") -> None:
         return
     load = measure_load()
     if load.disturbs:
-        typer.echo(f"note: {load.spell()}; {advice(load, deployment, option)}", err=True)
+        say(f"note: {load.spell()}; {advice(load, deployment, option)}", err=True)
 
 
-def _process_seconds() -> dict[tuple[int, str], float]:
-    """Processor time of every process that may be read, by id and name."""
+def _processes() -> dict[int, tuple[str, float]]:
+    """Name and processor seconds of every process that may be read, by id."""
     found = {}
     for process in psutil.process_iter(["pid", "name", "cpu_times"]):
         times = process.info["cpu_times"]
         if times is not None and process.pid != os.getpid():
-            found[process.pid, str(process.info["name"])] = times.user + times.system
+            found[process.pid] = (str(process.info["name"]), times.user + times.system)
     return found

@@ -24,7 +24,7 @@ from specpilot.cli import (
     train_drafter,
     weights,
 )
-from specpilot.cli.output import Finished, degrade_output
+from specpilot.cli.output import Finished, degrade_output, say
 from specpilot.core.errors import ExitCode, SpecPilotError, of_system
 
 USAGE_ERROR = 2
@@ -68,10 +68,10 @@ def run(arguments: list[str]) -> int:
     except Finished as finished:
         return int(finished.code)
     except SpecPilotError as error:
-        typer.echo(f"error: {error}", err=True)
+        say(f"error: {error}", err=True)
         return int(error.exit_code)
     except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
+        say("interrupted", err=True)
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output left; nothing more can be said to it.
@@ -79,7 +79,7 @@ def run(arguments: list[str]) -> int:
         return int(ExitCode.ERROR)
     except OSError as error:
         failure = of_system(error, where=f"specpilot {' '.join(arguments)}")
-        typer.echo(f"error: {failure}", err=True)
+        say(f"error: {failure}", err=True)
         return int(failure.exit_code)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ExitCode.OK)

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from specpilot.cli.output import Finished, is_terminal, print_json
+from specpilot.cli.output import Finished, is_terminal, print_json, say
 from specpilot.cli.runs import RUNS
 from specpilot.core.errors import ExitCode, Refused
 from specpilot.memory.entry import StoredEntry
@@ -55,10 +55,10 @@ def show(entry: str, memory: Folder = DEFAULT, as_json: AsJson = False) -> None:
         return
     for name, data in stored.files().items():
         if name != "evidence.json":
-            typer.echo(data.decode(errors="replace"))
+            say(data.decode(errors="replace"))
     gain = _row(stored)["gain"]
     if gain:
-        typer.echo(f"gain {gain['point']:.3f}x [{gain['low']:.3f}, {gain['high']:.3f}]")
+        say(f"gain {gain['point']:.3f}x [{gain['low']:.3f}, {gain['high']:.3f}]")
 
 
 def verify(
@@ -83,9 +83,7 @@ def verify(
         print_json(results)
     else:
         for item in results:
-            typer.echo(
-                f"{'ok    ' if item['exact'] else 'failed'} {item['entry']}: {item['detail']}"
-            )
+            say(f"{'ok    ' if item['exact'] else 'failed'} {item['entry']}: {item['detail']}")
     if not all(item["exact"] for item in results):
         raise Finished(ExitCode.REFUSED)
 
@@ -119,7 +117,7 @@ def _tell(ids: tuple[str, ...], what: str, *, as_json: bool) -> None:
     if as_json:
         print_json({what: list(ids)})
     else:
-        typer.echo(f"{what} {len(ids)}: {', '.join(ids)}")
+        say(f"{what} {len(ids)}: {', '.join(ids)}")
 
 
 def _row(stored: StoredEntry) -> dict[str, Any]:

@@ -31,9 +31,15 @@ def finite(value: float | None) -> float | None:
     return value
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """One line or more for people, in the stream's own encoding."""
+    # Without a file, the parser's echo writes UTF-8 to a stream that says it is ASCII.
+    typer.echo(text, file=sys.stderr if err else sys.stdout)
+
+
 def print_json(value: Any) -> None:
     """A fact for a program: one JSON document on standard output."""
-    typer.echo(json_text(value, indent=1))
+    say(json_text(value, indent=1))
 
 
 def json_text(value: Any, *, indent: int | None) -> str:

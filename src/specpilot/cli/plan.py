@@ -10,7 +10,7 @@ import typer
 from specpilot.cli.earlier_runs import Speed, known_speed
 from specpilot.cli.estimate import device_kind, paired_run_seconds, spell_seconds, whole_run
 from specpilot.cli.models import require_models
-from specpilot.cli.output import finite, print_json
+from specpilot.cli.output import finite, print_json, say
 from specpilot.controller.noise import spell_limit
 from specpilot.core.deployment import Deployment, load_deployment
 
@@ -39,9 +39,9 @@ def command(
         print_json({**found, "ready": ready})
         return
     for line in ready:
-        typer.echo(f"ready: {line}")
+        say(f"ready: {line}")
     for line in spell_estimate(found):
-        typer.echo(line)
+        say(line)
 
 
 def check_inputs(deployment: Deployment) -> list[str]:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from specpilot.cli.display import render
 from specpilot.cli.estimate import spell_seconds
-from specpilot.cli.output import is_terminal, print_json
+from specpilot.cli.output import is_terminal, print_json, say
 from specpilot.cli.runs import controller_process, require_run
 from specpilot.cli.watching import Watch
 from specpilot.controller.journal import read_journal
@@ -32,8 +32,8 @@ def command(
     console = Console(no_color=not colour, highlight=False, width=None if colour else 110)
     console.print(render(watch))
     at = "" if watch.last is None else f" at {watch.last:%Y-%m-%d %H:%M:%S} UTC"
-    typer.echo(f"last event {spell_seconds(watch.quiet_seconds())} ago{at}")
+    say(f"last event {spell_seconds(watch.quiet_seconds())} ago{at}")
     if alive is not None:
-        typer.echo(f"running, process {alive.pid}")
+        say(f"running, process {alive.pid}")
     elif watch.state.finished is None:
-        typer.echo(f"not running; continue with 'specpilot resume {run}'")
+        say(f"not running; continue with 'specpilot resume {run}'")

@@ -6,7 +6,7 @@ from typing import Annotated
 import psutil
 import typer
 
-from specpilot.cli.output import print_json
+from specpilot.cli.output import print_json, say
 from specpilot.cli.runs import controller_process, require_run
 from specpilot.core.errors import SpecPilotError
 
@@ -33,4 +33,4 @@ def command(
     if as_json:
         print_json({"stopped": process is not None, "pid": process.pid if process else None})
     else:
-        typer.echo("stopped" if process is not None else "was not running")
+        say("stopped" if process is not None else "was not running")

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from specpilot.cli.output import is_terminal, number
+from specpilot.cli.output import is_terminal, number, say
 from specpilot.controller.noise import noise_warning, spell_noise
 from specpilot.report.directions import spell_headroom
 from specpilot.report.words import headline
@@ -26,25 +25,25 @@ def print_summary(report: Mapping[str, Any], folder: Path) -> None:
     console.print(_directions(report))
     noise = report["noise"]
     if noise is not None:
-        typer.echo(noise_warning(noise) or spell_noise(noise))
-    typer.echo(
+        say(noise_warning(noise) or spell_noise(noise))
+    say(
         f"speedup over AR: stock {number(report['stock_speedup_over_ar'], '.2f')}, "
         f"best {number(report['speedup_over_ar'], '.2f')}"
     )
     forcing = report["forcing"]
     if forcing is not None:
-        typer.echo(
+        say(
             f"token forcing: {forcing['verdict']}, {forcing['tokens']} tokens, "
             f"mismatches {forcing['mismatch_rate']:.3%} "
             f"(stock {forcing['stock_mismatch_rate']:.3%}), "
             f"{forcing['unexplained']} unexplained events"
         )
     for entry in report["memory"]:
-        typer.echo(f"memory: {entry['entry']} {'kept' if entry['admitted'] else 'refused'}")
+        say(f"memory: {entry['entry']} {'kept' if entry['admitted'] else 'refused'}")
     found = headline(report)
     style = f"bold {COLOURS.get(found.mood, '')}".strip()
     console.print(Text(f"{found.title}. {found.sentence}", style=style), soft_wrap=True)
-    typer.echo(
+    say(
         f"{number(report['seconds'], '.0f')} s, isolation {report['isolation']}; "
         f"report: {folder / 'index.html'}"
     )

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from specpilot.cli.output import Finished, is_terminal, number, print_json
+from specpilot.cli.output import Finished, is_terminal, number, print_json, say
 
 AsJson = Annotated[bool, typer.Option("--json", help="as JSON")]
 Threads = Annotated[int | None, typer.Option(min=1, help="all processors when absent")]
@@ -49,7 +49,7 @@ def encode(
         print_json(result)
         return
     saved = 1 - result["stored_bytes"] / result["original_bytes"]
-    typer.echo(
+    say(
         f"{destination}: {result['stored_bytes'] / 1e9:.3f} GB, {saved:.1%} smaller; "
         f"packed tensors take {number(result['packed_bits_per_weight'], '.3f')} bits per weight"
     )
@@ -66,9 +66,9 @@ def verify(
         print_json(result)
     else:
         for fault in result["faults"]:
-            typer.echo(f"damaged: {fault['where']} {fault['what']}")
+            say(f"damaged: {fault['where']} {fault['what']}")
         if not result["faults"]:
-            typer.echo(f"{folder}: every tensor decodes to the original, bit for bit")
+            say(f"{folder}: every tensor decodes to the original, bit for bit")
     raise Finished(1 if result["faults"] else 0)
 
 
@@ -89,7 +89,7 @@ def inspect(
         table.add_row(row["name"], shape, row["format"], bits, row["why"])
     width = None if is_terminal() else 160
     Console(no_color=not is_terminal(), highlight=False, width=width).print(table)
-    typer.echo(
+    say(
         f"packed tensors: {number(result['packed_bits_per_weight'], '.4f')} bits per weight; "
         f"folder: {result['stored_bytes'] / 1e9:.3f} of {result['original_bytes'] / 1e9:.3f} GB"
     )
@@ -110,10 +110,10 @@ def _run(arguments: list[str], threads: int | None, title: str, *, quiet: bool) 
         return result
     if interrupts.received:
         after = "; the same command continues" if title == "encode" else ""
-        typer.echo(f"interrupted{after}", err=True)
+        say(f"interrupted{after}", err=True)
         raise Finished(128 + interrupts.received[0])
     message = ends["error"]["message"] if "error" in ends else _unexplained(code)
-    typer.echo(f"error: {message}", err=True)
+    say(f"error: {message}", err=True)
     raise Finished(1)
 
 
@@ -220,4 +220,4 @@ class _Lines:
         tenth = PLAIN_LINES * done // total if total else PLAIN_LINES
         if tenth > self._shown:
             self._shown = tenth
-            typer.echo(f"{self.title}: {done / total:.0%} ({tensor})")
+            say(f"{self.title}: {done / total:.0%} ({tensor})")
