@@ -57,6 +57,7 @@ def test_the_demo_without_its_drafter_says_what_to_do(
 ) -> None:
     (work / "model").mkdir()
     (work / "model" / "config.json").write_text("{}", encoding="utf-8")
+    (work / "model" / "model.safetensors").touch()
     arguments = ["demo", "--target", "model", "--drafter", "missing", "--isolation", "none"]
     assert run(arguments) != 0
     assert "missing" in capsys.readouterr().err

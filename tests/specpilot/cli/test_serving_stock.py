@@ -70,4 +70,5 @@ def test_a_server_that_cannot_start_leaves_nothing(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "model" in done.stderr
-    assert all(gone_in_time(path) for path in (tmp_path / "tmp").iterdir())
+    # Libraries keep folders of their own there.
+    assert all(gone_in_time(path) for path in (tmp_path / "tmp").glob("specpilot-*"))
