@@ -27,12 +27,12 @@ def device_kind(deployment: Deployment) -> str:
 
 
 def paired_run_seconds(deployment: Deployment, tokens_per_second: float) -> float:
-    """One paired run at a rate of one request, server starts included."""
+    """One paired run at a rate of one request; servers are fresh for each order and batch size."""
     workload = deployment.workload
     tokens = len(workload.benchmarks) * workload.development * workload.max_new_tokens
     side_by_side = min(2, len(deployment.platform.devices))
     levels = len(deployment.regime.concurrency)
-    start = 2 * SERVER_START_SECONDS[device_kind(deployment)]
+    start = 2 * levels * SERVER_START_SECONDS[device_kind(deployment)]
     return _PASSES * levels * tokens / (tokens_per_second * side_by_side) + start
 
 
