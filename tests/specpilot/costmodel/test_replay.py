@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from drawn_recordings import drawn_recording
 
 from specengine.lattice import Lattice
 from specengine.trees import build
@@ -14,18 +15,6 @@ from specpilot.costmodel.replay import (
     replay_oracle,
 )
 from specpilot.engines.base import Recording
-
-
-def recording(seed: int, tokens: int = 40, positions: int = 5, candidates: int = 4) -> Recording:
-    rng = np.random.default_rng(seed)
-    output = rng.integers(0, 6, tokens)
-    ids = np.array(
-        [[rng.permutation(6)[:candidates] for _ in range(positions)] for _ in range(tokens)]
-    )
-    scores = rng.standard_normal((tokens, positions, candidates, candidates)) * 2
-    scores[:, 0] = scores[:, 0, :1]
-    edge = scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
-    return Recording(f"r/{seed}", output.astype(np.int64), ids, edge.astype(np.float32))
 
 
 def naive(item: Recording, name: str, positions: int, nodes: int) -> list[int]:
@@ -49,7 +38,7 @@ def naive(item: Recording, name: str, positions: int, nodes: int) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_replay_takes_the_live_steps(seed: int) -> None:
-    item = recording(seed)
+    item = drawn_recording(seed)
     replay = BestFirstReplay(item, positions=5, max_nodes=24)
     for nodes in (1, 2, 5, 16, 24):
         assert list(replay.at(nodes).accepted) == naive(item, "best_first", 5, nodes)
@@ -61,7 +50,7 @@ def test_replay_takes_the_live_steps(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_no_tree_beats_the_oracle_and_one_row_accepts_nothing(seed: int) -> None:
-    item = recording(seed)
+    item = drawn_recording(seed)
     replay = BestFirstReplay(item, positions=5, max_nodes=64)
     oracle = replay_oracle(item, 5).tau
     assert replay.at(1).tau == 1.0
@@ -70,18 +59,18 @@ def test_no_tree_beats_the_oracle_and_one_row_accepts_nothing(seed: int) -> None
 
 
 def test_damaged_recordings_are_refused() -> None:
-    item = recording(0)
+    item = drawn_recording(0)
     item.edge[3, 1, 0, 0] = np.nan
     with pytest.raises(WorkloadError, match="non-finite"):
         check_recording(item)
-    short = recording(1)
+    short = drawn_recording(1)
     with pytest.raises(WorkloadError, match="tokens"):
         check_recording(Recording("x", short.tokens, short.ids[:3], short.edge[:3]))
 
 
 @pytest.mark.parametrize("tokens", [0, 1, 2])
 def test_shortest_outputs(tokens: int) -> None:
-    full = recording(0, tokens=2)
+    full = drawn_recording(0, tokens=2)
     item = Recording("r", full.tokens[:tokens], full.ids[:tokens], full.edge[:tokens])
     steps = max(tokens - 1, 0)
     for replayed in (BestFirstReplay(item, 5, 8).at(8), replay_chain(item, 5)):
@@ -90,4 +79,4 @@ def test_shortest_outputs(tokens: int) -> None:
 
 def test_a_budget_beyond_the_built_trees_is_refused() -> None:
     with pytest.raises(ValueError, match="1 to 8"):
-        BestFirstReplay(recording(0), 5, 8).at(9)
+        BestFirstReplay(drawn_recording(0), 5, 8).at(9)

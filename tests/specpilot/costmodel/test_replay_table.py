@@ -1,28 +1,15 @@
 """Tables of replays: against plain sums, and fitted trees never on what they were fitted on."""
 
-import numpy as np
 import pytest
+from drawn_recordings import drawn_recording
 
 from specpilot.costmodel.replay import BestFirstReplay, replay_chain
 from specpilot.costmodel.replay_fit import fitted_builders, halves
 from specpilot.costmodel.replay_table import by_group, play, table
-from specpilot.engines.base import Recording
-
-
-def drawn(seed: int, tokens: int = 60, positions: int = 5, candidates: int = 4) -> Recording:
-    rng = np.random.default_rng(seed)
-    output = rng.integers(0, 6, tokens)
-    ids = np.array(
-        [[rng.permutation(6)[:candidates] for _ in range(positions)] for _ in range(tokens)]
-    )
-    scores = rng.standard_normal((tokens, positions, candidates, candidates)) * 2
-    scores[:, 0] = scores[:, 0, :1]
-    edge = scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
-    return Recording(f"r/{seed}", output.astype(np.int64), ids, edge.astype(np.float32))
 
 
 def test_rows_pool_the_steps_of_the_chosen_requests() -> None:
-    items = [drawn(seed) for seed in range(5)]
+    items = [drawn_recording(seed) for seed in range(5)]
     played = play(items, ["a"] * 5, ["chain", "best_first"], [4, 6], 5)
     rows = {(row.tree, row.nodes): row for row in table(played, [1, 3, 4])}
     chosen = [items[1], items[3], items[4]]
@@ -32,7 +19,10 @@ def test_rows_pool_the_steps_of_the_chosen_requests() -> None:
     assert rows["chain", 4].tau == sum(item.emitted for item in chains) / steps
     assert rows["chain", 4].rows_per_step == 4
     assert (rows["chain", 4].steps, rows["chain", 4].requests) == (steps, 3)
-    taus = {nodes: 3 * 59 / sum(len(tree.at(nodes).accepted) for tree in trees) for nodes in (4, 6)}
+    emitted = sum(len(item.tokens) - 1 for item in chosen)
+    taus = {
+        nodes: emitted / sum(len(tree.at(nodes).accepted) for tree in trees) for nodes in (4, 6)
+    }
     assert rows["best_first", 6].tau == pytest.approx(taus[6])
     assert rows["best_first", 6].value_per_node == pytest.approx((taus[6] - taus[4]) / 2)
     assert rows["chain", 4].over_reference == pytest.approx(rows["chain", 4].tau - taus[4])
@@ -41,7 +31,7 @@ def test_rows_pool_the_steps_of_the_chosen_requests() -> None:
 
 
 def test_intervals_cover_the_mean_and_shrink_with_requests() -> None:
-    items = [drawn(seed) for seed in range(24)]
+    items = [drawn_recording(seed) for seed in range(24)]
     played = play(items, ["a"] * 24, ["best_first"], [8], 5)
     widths = []
     for count in (6, 24):
@@ -61,11 +51,11 @@ def test_halves_alternate_within_a_benchmark() -> None:
 
 
 def test_no_request_judges_its_own_parameters() -> None:
-    items = [drawn(seed) for seed in range(4)]
+    items = [drawn_recording(seed) for seed in range(4)]
     groups = ["a", "a", "b", "b"]
     before = fitted_builders(items, groups, 5)["sequoia"]
     for changed, half in enumerate(halves(groups)):
-        others = [*items[:changed], drawn(99), *items[changed + 1 :]]
+        others = [*items[:changed], drawn_recording(99), *items[changed + 1 :]]
         after = fitted_builders(others, groups, 5)["sequoia"]
         for index, side in enumerate(halves(groups)):
             assert (after[index] == before[index]) == (side == half)
