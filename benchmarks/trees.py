@@ -15,7 +15,8 @@ from facts import write
 
 from specengine.lattice import Lattice
 from specengine.trees import (
-    BUILDERS,
+    TREES,
+    BestFirst,
     CaDDTree,
     Calibrated,
     Oracle,
@@ -51,7 +52,8 @@ def builders(positions: int, candidates: int) -> dict[str, TreeBuilder]:
     ranks = 0.6 * 0.5 ** np.arange(candidates)
     nats = (np.arange(16 * 128) + 0.5) / 128
     return {
-        **BUILDERS,
+        **{name: kind.builder for name, kind in TREES.items() if kind.builder is not None},
+        "best_first, T 1.3": BestFirst(1.3),
         # Steps of which every row costs next to nothing, so that trees grow to the budget.
         "caddtree": CaDDTree(StepCost(1.0, ((1.0, 1e-9),))),
         "sequoia": Sequoia(tuple(tuple(ranks.tolist()) for _ in range(positions))),

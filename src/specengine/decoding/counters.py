@@ -9,14 +9,12 @@ from typing import Any
 
 from torch.profiler import record_function
 
+from specengine.trees.registry import TREES
+
 PARTS = ("prefill", "draft", "build", "verify", "commit")
 """Parts of a step whose seconds are kept."""
 MECHANISMS = (
-    "chain",
-    "best_first_tree",
-    "ddtree",
-    "eagle2",
-    "opt_tree",
+    *(kind.mechanism for kind in TREES.values()),
     "sampled_chain",
     "own_tree",
     "ngram_chain",

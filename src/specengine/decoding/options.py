@@ -8,9 +8,19 @@ import tomllib
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from specengine.errors import OptionError
+from specengine.trees.registry import TREES
+
+CHAINS = frozenset({"chain", "sampled_chain"})
+"""Shapes that never branch, so that recurrent layers walk them as one path."""
+DRAWN_OR_GROWN = ("sampled_chain", "own")
+"""Drafts that no builder makes from a lattice."""
+STEP_OPTIONS = frozenset(
+    {"tree", "tree_file", "tree_temperature", "positions", "nodes", "confidence", "ngram"}
+)
+"""Options that the step reads anew; the others shape the layers when a model is loaded."""
 
 
 class EngineOptions(BaseModel):
@@ -20,13 +30,20 @@ class EngineOptions(BaseModel):
         frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
     )
 
-    tree: Literal["chain", "best_first", "ddtree", "eagle2", "opt_tree", "sampled_chain", "own"] = (
-        "chain"
-    )
+    tree: str = "chain"
     """Shape of the verified draft: the greedy chain; a tree on the lattice, of which the best-first
-    one is the paper's (section 4.2) and the others stand beside it for comparison; a chain drawn
-    from the drafter and accepted by rejection (greedy requests get the greedy one); or the tree
-    that an EAGLE-3 drafter grows on its own steps."""
+    one is the paper's (section 4.2) and the others stand beside it for comparison (names in
+    specengine/trees/registry.py); `sampled_chain`, drawn from the drafter and accepted by
+    rejection (greedy requests get the greedy one); or `own`, the tree that an EAGLE-3 drafter
+    grows on its own steps."""
+
+    tree_temperature: float = Field(default=1.0, ge=0.1, le=10.0)
+    """Temperature of the drafter's probabilities when a best-first tree is chosen; above 1 for a
+    drafter that is too sure of itself. `specpilot replay` tries some."""
+
+    tree_file: str = ""
+    """Parameters of a `calibrated`, `sequoia` or `caddtree` tree, as `specpilot replay --fit`
+    writes them; relative to the folder of this file."""
 
     positions: int = Field(default=0, ge=0, le=64)
     """Drafted positions per step; 0 means the drafter's trained block."""
@@ -53,11 +70,15 @@ class EngineOptions(BaseModel):
     cuda_graphs: bool = False
     """Replay verify passes as captured CUDA graphs (GPU only; a hybrid target needs a chain)."""
 
-
-CHAINS = frozenset({"chain", "sampled_chain"})
-"""Shapes that never branch, so that recurrent layers walk them as one path."""
-STEP_OPTIONS = frozenset({"tree", "positions", "nodes", "confidence", "ngram"})
-"""Options that the step reads anew; the others shape the layers when a model is loaded."""
+    @field_validator("tree")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        names = (*TREES, *DRAWN_OR_GROWN)
+        if value not in names:
+            close = difflib.get_close_matches(value, names, n=1)
+            fix = f"did you mean '{close[0]}'?" if close else f"known: {', '.join(names)}"
+            raise ValueError(f"unknown tree '{value}'; {fix}")
+        return value
 
 
 def load_options(path: Path) -> EngineOptions:
@@ -76,6 +97,9 @@ def load_options(path: Path) -> EngineOptions:
         raise OptionError(
             f"is not valid TOML ({error})", where=str(path), fix="correct the line named"
         ) from error
+    named = table.get("tree_file")
+    if isinstance(named, str) and named:
+        table["tree_file"] = str(path.parent / named)
     try:
         return EngineOptions.model_validate(table)
     except ValidationError as error:

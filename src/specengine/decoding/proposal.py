@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from specengine.decoding.counters import EngineCounters
-from specengine.decoding.options import EngineOptions
+from specengine.decoding.options import DRAWN_OR_GROWN, EngineOptions
 from specengine.decoding.sampled_chain import SampledChain, draw_chain
 from specengine.decoding.sampling import Sampler
 from specengine.decoding.slots import Slot
@@ -15,7 +15,8 @@ from specengine.drafters.base import ConfidentDrafter, GrowingDrafter
 from specengine.drafters.ngram import attach_chain
 from specengine.errors import OptionError
 from specengine.lattice import Lattice
-from specengine.trees import DraftTree, build
+from specengine.trees import BestFirst, DraftTree, TreeBuilder, build_chain, make_builder
+from specengine.trees.registry import tree_kind
 
 if TYPE_CHECKING:
     from specengine.drafters.base import Drafter
@@ -64,6 +65,7 @@ class LatticeProposer:
         self._tree = options.tree
         self._confidence, self._ngram = options.confidence, options.ngram
         self._check_drafter()
+        self._builder, self._mechanism = _builder(options)
         self._counters = counters
         self.positions = options.positions or drafter.trained_positions
         self._nodes = options.nodes or self.positions + 1
@@ -108,16 +110,14 @@ class LatticeProposer:
             return root_only(anchor)
         with self._counters.timed("build"):
             within = Lattice(ids=lattice.ids[:depth], edge=lattice.edge[:depth])
-            if self._tree == "own":
-                # A recording keeps lattices, and any tree over one serves to go on.
-                return build("best_first", within, anchor, self._nodes)
-            if self._tree != "sampled_chain":
-                tree = build(self._tree, within, anchor, self._nodes)
+            if self._builder is not None:
+                tree = self._builder(within, anchor, self._nodes)
             elif sampler is None or sampler.sampling.temperature == 0.0:
-                tree = build("chain", within, anchor, self._nodes)
+                tree = build_chain(within, anchor, self._nodes)
             else:
                 tree = draw_chain(within, anchor, self._nodes, sampler)
-        self._counters.activations[MECHANISM_OF_TREE[self._tree]] += 1
+        if self._tree != "own":
+            self._counters.activations[self._mechanism] += 1
         return tree
 
     def _check_drafter(self) -> None:
@@ -170,12 +170,20 @@ class LatticeProposer:
         return longer
 
 
-MECHANISM_OF_TREE = {
-    "chain": "chain",
-    "best_first": "best_first_tree",
-    "ddtree": "ddtree",
-    "eagle2": "eagle2",
-    "opt_tree": "opt_tree",
-    "sampled_chain": "sampled_chain",
-}
-"""Names under which trees are counted."""
+def _builder(options: EngineOptions) -> tuple[TreeBuilder | None, str]:
+    """The builder of lattice trees, and what its steps are counted as; none draws its chain."""
+    if options.tree not in DRAWN_OR_GROWN:
+        builder = make_builder(
+            options.tree, file=options.tree_file, temperature=options.tree_temperature
+        )
+        return builder, tree_kind(options.tree).mechanism
+    if options.tree_file or options.tree_temperature != 1.0:
+        raise OptionError(
+            f"is '{options.tree}', which has neither parameters nor a temperature",
+            where="option 'tree'",
+            fix="leave 'tree_file' and 'tree_temperature' at their defaults",
+        )
+    if options.tree == "sampled_chain":
+        return None, "sampled_chain"
+    # A recording keeps lattices, and any tree over one serves to go on.
+    return BestFirst(), "own_tree"

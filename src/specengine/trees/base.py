@@ -1,6 +1,6 @@
 """What a tree builder promises, and the check that all of them share."""
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from specengine.errors import OptionError
 from specengine.lattice import Lattice
@@ -10,14 +10,19 @@ from specengine.trees.draft_tree import DraftTree
 class TreeBuilder(Protocol):
     """Turns one lattice into the tree that the target verifies.
 
-    A function, or a frozen dataclass whose fields are the builder's parameters. Every builder
-    guarantees, and `tests/specengine/trees/test_contract.py` checks:
+    A frozen dataclass whose fields are the builder's parameters. Every builder guarantees, and
+    `tests/specengine/trees/test_contract.py` checks:
 
     * nodes are in topological order and the root is the anchor with depth 0 and logp 0;
     * siblings carry distinct tokens, since a lattice row names no candidate twice;
     * `logp` is the sum of the lattice's edges along the path, whatever scores chose the nodes;
-    * equal lattices give equal trees, ties included.
+    * equal lattices give equal trees, ties included;
+    * if `nested`, the tree of n nodes is the first n nodes of any larger tree of that lattice.
     """
+
+    nested: ClassVar[bool]
+    """Whether one large tree answers every budget. Builders that weigh the whole tree at once
+    (Sequoia, OPT-Tree) are not nested: a larger budget may drop a node of the smaller tree."""
 
     def __call__(self, lattice: Lattice, anchor: int, nodes: int) -> DraftTree:
         """Build a tree of at most `nodes` rows, the root included.
@@ -28,14 +33,6 @@ class TreeBuilder(Protocol):
             OptionError: `nodes` is below 1.
         """
         ...
-
-
-class NestedTreeBuilder(TreeBuilder, Protocol):
-    """A builder whose tree of n nodes is the first n nodes of any larger tree of that lattice.
-
-    One large tree then answers every budget. Builders that weigh the whole tree at once (Sequoia,
-    OPT-Tree) are not nested: a larger budget may drop a node of the smaller tree.
-    """
 
 
 def require_root(nodes: int) -> None:

@@ -10,12 +10,15 @@ ties by lowest slot. This order depends on the scores alone, never on how the tr
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from heapq import heappop, heappush
-from math import inf
+from math import inf, isfinite
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specengine.errors import OptionError
 from specengine.lattice import Lattice
 from specengine.trees.base import require_root
 from specengine.trees.draft_tree import DraftTree, tree_of_slots
@@ -26,6 +29,53 @@ Row = Callable[[int, int], Sorted]
 """(position, parent's slot) -> the row of the candidates there."""
 # Score negated, depth, ranks of the path, parent node, row.
 _Entry = tuple[float, int, tuple[int, ...], int, Sorted]
+
+
+@dataclass(frozen=True, slots=True)
+class BestFirst:
+    """Best-first by the lattice's own probabilities, or by these at another temperature; nested.
+
+    A drafter that is too sure of itself spends rows on deep paths that the target has left long
+    before. Above 1, a temperature flattens each row, which is then normalised again: paths lose
+    more by their length, and siblings less by their rank.
+
+    Attributes:
+        temperature: of the scores that choose nodes; above 0. 1 leaves them as they are.
+    """
+
+    nested: ClassVar[bool] = True
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse a temperature that orders nothing.
+
+        Raises:
+            OptionError: `temperature` is not a finite number above 0.
+        """
+        if not (isfinite(self.temperature) and self.temperature > 0):
+            raise OptionError(
+                f"is {self.temperature}", where="best_first temperature", fix="give more than 0"
+            )
+
+    def __call__(self, lattice: Lattice, anchor: int, nodes: int) -> DraftTree:
+        """Take nodes by path probability at the temperature until `nodes` rows are reached.
+
+        Raises:
+            OptionError: `nodes` is below 1.
+        """
+        if self.temperature == 1.0:
+            return build_best_first(lattice, anchor, nodes)
+        require_root(nodes)
+        search = BestFirstSearch(lattice.positions, edge_rows(self.rescored(lattice.edge)))
+        search.take(nodes)
+        return search.tree(lattice, anchor)
+
+    def rescored(self, rows: NDArray[np.floating], position: int = 0) -> NDArray[np.float64]:
+        """Log-probabilities in nats of the last axis at the temperature, at any position."""
+        scaled = rows.astype(np.float64) / self.temperature
+        scaled -= scaled.max(axis=-1, keepdims=True)
+        scaled -= np.log(np.exp(scaled).sum(axis=-1, keepdims=True))
+        return scaled
 
 
 def build_best_first(lattice: Lattice, anchor: int, nodes: int) -> DraftTree:

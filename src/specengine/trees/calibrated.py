@@ -7,7 +7,9 @@ are better than it thinks, is corrected; that the target may take no candidate c
 softmax over candidates leaves out. Scores are at most 0, so trees stay prefix-closed and nested.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,7 @@ from specengine.lattice import Lattice
 from specengine.trees.base import require_root
 from specengine.trees.best_first import BestFirstSearch, Row, Sorted, sorted_row
 from specengine.trees.draft_tree import DraftTree
+from specengine.trees.parameter_file import only
 
 BINS_PER_NAT = 128
 """Resolution of a curve; a power of two, so that a float32 edge finds its bin exactly."""
@@ -32,6 +35,7 @@ class Calibrated:
             positions and lower ranks than the curves have use the last of them.
     """
 
+    nested: ClassVar[bool] = True
     curves: NDArray[np.float64]
     _lists: list[list[list[float]]] = field(init=False, repr=False)
 
@@ -50,6 +54,25 @@ class Calibrated:
             )
         object.__setattr__(self, "_lists", curves.tolist())
 
+    @classmethod
+    def from_parameters(cls, fields: Mapping[str, Any]) -> Self:
+        """The builder whose `parameters` these are; errors as `parameter_file.only`."""
+        curves, places = only(fields, "curves", "places")
+        table = np.array(curves, dtype=np.float64)
+        index = np.array(places, dtype=np.int64)
+        if table.ndim != 2 or index.ndim != 2 or (index < 0).any():
+            raise ValueError("curves and places are lists of lists, places from 0 on")
+        return cls(table[index])
+
+    def parameters(self) -> dict[str, Any]:
+        """As a file holds them: each curve once, and which one each depth and rank has."""
+        flat = self.curves.reshape(-1, self.curves.shape[2])
+        unique, place = np.unique(flat, axis=0, return_inverse=True)
+        return {
+            "curves": unique.tolist(),
+            "places": place.reshape(self.curves.shape[:2]).tolist(),
+        }
+
     def __call__(self, lattice: Lattice, anchor: int, nodes: int) -> DraftTree:
         """Take nodes by calibrated acceptance until `nodes` rows are reached.
 
@@ -60,6 +83,17 @@ class Calibrated:
         search = BestFirstSearch(lattice.positions, self._row(lattice))
         search.take(nodes)
         return search.tree(lattice, anchor)
+
+    def rescored(self, rows: NDArray[np.floating], position: int) -> NDArray[np.float64]:
+        """Calibrated acceptance of the edges [P, K] below P nodes of one depth."""
+        deepest, last_rank, last_bin = (size - 1 for size in self.curves.shape)
+        nats = np.minimum(rows, 0.0) * -BINS_PER_NAT
+        place = np.minimum(nats.astype(np.intp), last_bin)
+        rank = np.argsort(np.argsort(-rows, axis=1, kind="stable"), axis=1, kind="stable")
+        found: NDArray[np.float64] = self.curves[
+            min(position, deepest), np.minimum(rank, last_rank), place
+        ]
+        return found
 
     def _row(self, lattice: Lattice) -> Row:
         edge, curves = lattice.edge, self._lists

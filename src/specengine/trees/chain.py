@@ -1,10 +1,28 @@
 """The greedy chain: stock's draft, the likeliest candidate after each pick."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 
 from specengine.lattice import Lattice
 from specengine.trees.base import require_root
 from specengine.trees.draft_tree import DraftTree
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """`build_chain` as a builder; nested."""
+
+    nested: ClassVar[bool] = True
+
+    def __call__(self, lattice: Lattice, anchor: int, nodes: int) -> DraftTree:
+        """The chain of at most `nodes` rows.
+
+        Raises:
+            OptionError: `nodes` is below 1.
+        """
+        return build_chain(lattice, anchor, nodes)
 
 
 def build_chain(lattice: Lattice, anchor: int, nodes: int) -> DraftTree:

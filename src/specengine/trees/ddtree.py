@@ -7,6 +7,7 @@ path scores the sum of its marginals, whatever its parents; the nodes are the be
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,8 @@ _TINY = 1e-290
 class DDTree:
     """Best-first by the marginals of the lattice's chain; nested."""
 
+    nested: ClassVar[bool] = True
+
     def __call__(self, lattice: Lattice, anchor: int, nodes: int) -> DraftTree:
         """Take nodes by the sum of marginals until `nodes` rows are reached.
 
@@ -36,11 +39,11 @@ class DDTree:
         return search.tree(lattice, anchor)
 
     def scores(self, edge: NDArray[np.float32]) -> NDArray[np.float64]:
-        """What `build_best_first_batch` takes for the edges of B lattices, to build these trees.
+        """What stands in place of the edges of B lattices to search these trees best-first.
 
-        Each edge scores its child's marginal; a read-only view, [B, D, K, K].
+        Each edge scores its child's marginal, whatever its parent: [B, D, 1, K].
         """
-        return np.broadcast_to(marginals(edge)[:, :, None, :], edge.shape)
+        return marginals(edge)[:, :, None, :]
 
 
 def marginal_search(lattice: Lattice) -> BestFirstSearch:

@@ -8,6 +8,7 @@ since each costs it a pass of the drafter. Order and ties as in `best_first`.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from specengine.errors import OptionError
 from specengine.lattice import Lattice
@@ -25,6 +26,7 @@ class Eagle2:
         top_k: k, both the frontier's width and the children of each of its nodes.
     """
 
+    nested: ClassVar[bool] = True
     top_k: int = 4
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ threshold 0 the tree is the best-first tree. Order and ties as in `best_first`.
 from bisect import insort
 from dataclasses import dataclass
 from math import exp, isfinite
+from typing import ClassVar
 
 from specengine.errors import OptionError
 from specengine.lattice import Lattice
@@ -28,6 +29,7 @@ class OptTree:
         threshold: least gain of a level in expected tokens, from 0 on; 0.5 is the source's own.
     """
 
+    nested: ClassVar[bool] = False
     threshold: float = 0.5
 
     def __post_init__(self) -> None:

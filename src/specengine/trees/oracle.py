@@ -5,6 +5,7 @@ Knows the answer, so it bounds every other tree and serves replay only.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from specengine.lattice import Lattice
 from specengine.trees.base import require_root
@@ -19,6 +20,7 @@ class Oracle:
         continuation: the target's tokens after the anchor.
     """
 
+    nested: ClassVar[bool] = True
     continuation: Sequence[int]
 
     def __call__(self, lattice: Lattice, anchor: int, nodes: int) -> DraftTree:

@@ -12,8 +12,10 @@ gaps, as in the source. The tree of ranks depends on the budget alone; a lattice
 candidate holds a rank. Nodes stand by their probability of being accepted, then depth and ranks.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +25,7 @@ from specengine.lattice import Lattice
 from specengine.trees.base import require_root
 from specengine.trees.best_first import sorted_row
 from specengine.trees.draft_tree import DraftTree, tree_of_slots
+from specengine.trees.parameter_file import only
 
 Acceptance = tuple[tuple[float, ...], ...]
 # Ranks of a path, and the probability that it is accepted.
@@ -37,6 +40,7 @@ class Sequoia:
         acceptance: p[d][r], from 0 (excluded) to 1; as deep and wide as the trees may grow.
     """
 
+    nested: ClassVar[bool] = False
     acceptance: Acceptance
 
     def __post_init__(self) -> None:
@@ -55,6 +59,16 @@ class Sequoia:
             raise OptionError(
                 f"holds {wrong[0]}", where="sequoia acceptance", fix="give probabilities above 0"
             )
+
+    @classmethod
+    def from_parameters(cls, fields: Mapping[str, Any]) -> Self:
+        """The builder whose `parameters` these are; errors as `parameter_file.only`."""
+        (acceptance,) = only(fields, "acceptance")
+        return cls(tuple(tuple(float(value) for value in row) for row in acceptance))
+
+    def parameters(self) -> dict[str, Any]:
+        """As a file holds them."""
+        return {"acceptance": [list(row) for row in self.acceptance]}
 
     def __call__(self, lattice: Lattice, anchor: int, nodes: int) -> DraftTree:
         """Lay the static tree of `nodes` rows over the lattice.

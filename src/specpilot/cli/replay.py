@@ -35,6 +35,13 @@ def command(
     out: Annotated[
         Path | None, typer.Option(help="folder for replay.json and the figure as SVG and CSV")
     ] = None,
+    fit: Annotated[
+        Path | None,
+        typer.Option(help="folder for parameter files of trees, fitted on all requests"),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, max=64, help="processes that share the requests")
+    ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="the tables as JSON")] = False,
 ) -> None:
     """Rerun tree selection and verification on recorded lattices."""
@@ -44,7 +51,9 @@ def command(
     from specpilot.costmodel.replay_files import read_recordings
 
     files = [read_recordings(path) for path in recordings]
-    document = replay_document(files, asked, budgets, positions, cost)
+    document = replay_document(files, asked, budgets, positions, cost, workers)
+    if fit is not None:
+        document["fitted"] = fitted_parameters(fit, files, document, budgets, cost)
     if out is not None:
         document["written"] = write_files(out, files, document, max(budgets))
     if as_json:
@@ -61,6 +70,7 @@ def replay_document(
     budgets: Sequence[int],
     positions: int | None,
     cost: "StepCost | None",
+    workers: int = 1,
 ) -> dict[str, Any]:
     """Everything that the command says, as one JSON value.
 
@@ -68,6 +78,7 @@ def replay_document(
         WorkloadError: the recordings cannot answer what is asked.
     """
     from specpilot.costmodel.replay_fit import FITTED
+    from specpilot.costmodel.replay_shares import play_shared
     from specpilot.costmodel.replay_table import TREES, by_group, play, table
 
     items = [item for file in files for item in file.recordings]
@@ -88,7 +99,10 @@ def replay_document(
             f"parameters of {' and '.join(fitted)} are cross-fitted: requests are halved within "
             "their benchmark, each half is replayed with what was fitted on the other"
         )
-    played = play(items, groups, chosen, budgets, depth, cost)
+    if workers == 1:
+        played = play(items, groups, chosen, budgets, depth, cost)
+    else:
+        played = play_shared(items, groups, chosen, budgets, depth, cost, workers)
     by_benchmark = by_group(groups)
     return {
         "files": [
@@ -104,6 +118,25 @@ def replay_document(
             for name, indices in by_benchmark.items()
         },
     }
+
+
+def fitted_parameters(
+    folder: Path,
+    files: "Sequence[RecordingFile]",
+    document: dict[str, Any],
+    budgets: Sequence[int],
+    cost: "StepCost | None",
+) -> list[dict[str, Any]]:
+    """Write parameter files; the options that name them, and the temperature's."""
+    from specpilot.costmodel.replay_parameters import fitted_temperature, write_parameters
+
+    items = [item for file in files for item in file.recordings]
+    depth = document["positions"]
+    temperature = fitted_temperature(items, budgets, depth)
+    found: list[dict[str, Any]] = [{"tree": "best_first", "tree_temperature": temperature}]
+    for tree, path in write_parameters(folder, items, depth, cost):
+        found.append({"tree": tree, "tree_file": path})
+    return found
 
 
 def write_files(

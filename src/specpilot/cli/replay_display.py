@@ -1,5 +1,6 @@
 """The tables of `specpilot replay` for people."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,9 @@ def show(document: Mapping[str, Any]) -> None:
         console.print(note, soft_wrap=True)
     for file in document["files"]:
         console.print(f"{file['path']}  sha256 {file['sha256']}", soft_wrap=True)
+    for options in document.get("fitted", ()):
+        spelled = ", ".join(f"{name} = {json.dumps(value)}" for name, value in options.items())
+        console.print(f"fitted: {spelled}", soft_wrap=True)
     for path in document.get("written", ()):
         console.print(f"written: {path}", soft_wrap=True)
 

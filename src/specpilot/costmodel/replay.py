@@ -2,9 +2,8 @@
 
 A recording holds the target's greedy output and, for every output position, the lattice drafted
 there. Replay walks it as the live engine does: at anchor i a tree that accepts a drafted tokens
-emits a + 1, and the next anchor is i + a + 1. One best-first tree per anchor answers every node
-budget, because best-first trees are nested; the trees of all anchors are built together. Trees of
-any builder, one by one: `replay_trees`.
+emits a + 1, and the next anchor is i + a + 1. Trees of any builder: `replay_trees`; best-first ones
+without building them: `replay_best_first`.
 
 A live request that may emit `limit` tokens drafts no deeper than it may still emit, and near its
 end its trees are wider for it. Replay does the same when it is told the limit; without one the
@@ -18,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specengine.lattice import Lattice
-from specengine.trees import CaDDTree, DDTree, TreeBatch, build, build_best_first_batch
+from specengine.trees import DraftTree, build_chain
 from specpilot.core.errors import WorkloadError
 from specpilot.engines.base import Recording
 
@@ -74,7 +73,7 @@ def replay_chain(recording: Recording, positions: int, limit: int | None = None)
         if depth == 0:
             return 0, 1
         lattice = lattice_at(recording, anchor, depth)
-        tree = build("chain", lattice, int(recording.tokens[anchor]), depth + 1)
+        tree = build_chain(lattice, int(recording.tokens[anchor]), depth + 1)
         return _prefix(tree.tokens[1:], recording.tokens[anchor + 1 :]), len(tree)
 
     return walk(recording, step)
@@ -93,78 +92,18 @@ def replay_oracle(recording: Recording, positions: int, limit: int | None = None
     return walk(recording, step)
 
 
-class BestFirstReplay:
-    """Best-first trees of one recording for every node budget up to `max_nodes`."""
-
-    def __init__(
-        self,
-        recording: Recording,
-        positions: int,
-        max_nodes: int,
-        builder: DDTree | CaDDTree | None = None,
-    ) -> None:
-        """Build the trees of all anchors.
-
-        Args:
-            builder: takes nodes best-first by marginals, CaDDTree as far as they pay; None takes
-                them by the lattice's edges.
-
-        Raises:
-            WorkloadError: the recording is damaged.
-        """
-        self._recording = check_recording(recording)
-        self._max_nodes = max_nodes
-        anchors = max(len(recording.tokens) - 1, 0)
-        ids, edge = recording.ids[:anchors, :positions], recording.edge[:anchors, :positions]
-        trees, self._size = _build_all(ids, edge, max_nodes, builder)
-        self._needed = _needed_nodes(recording, trees, ids.shape[1])
-
-    def at(self, nodes: int) -> Replayed:
-        """Replay with `nodes` verified rows, the root included.
-
-        Raises:
-            ValueError: `nodes` is not within 1 and `max_nodes`.
-        """
-        if not 1 <= nodes <= self._max_nodes:
-            raise ValueError(f"{nodes} nodes asked of trees of 1 to {self._max_nodes}")
-        rows = np.minimum(self._size, nodes)
-        accepted = (self._needed <= rows[:, None]).sum(axis=1)
-        steps: list[tuple[int, int]] = list(zip(accepted.tolist(), rows.tolist(), strict=True))
-        return walk(self._recording, steps.__getitem__)
-
-
-def _build_all(
-    ids: NDArray[np.int64],
-    edge: NDArray[np.float32],
-    nodes: int,
-    builder: DDTree | CaDDTree | None,
-) -> tuple[TreeBatch, NDArray[np.int64]]:
-    """Trees of all lattices, and how many of each tree's rows are kept."""
-    if len(ids) == 0:
-        return build_best_first_batch(ids, edge, nodes), np.zeros(0, dtype=np.int64)
-    scored = DDTree() if isinstance(builder, CaDDTree) else builder
-    trees = build_best_first_batch(ids, edge if scored is None else scored.scores(edge), nodes)
-    if isinstance(builder, CaDDTree):
-        return trees, builder.sizes(trees.score)
-    return trees, trees.size.astype(np.int64)
-
-
-def _needed_nodes(recording: Recording, trees: TreeBatch, width: int) -> NDArray[np.int64]:
-    """int64 [T - 1, D]: the smallest budget whose tree accepts 1, 2, ... drafted tokens there;
-    max_nodes + 1 where none does."""
-    anchors, max_nodes = trees.tokens.shape
-    # Row i holds the tokens after anchor i; no drafted token is -2, so the output's end stops it.
-    padded = np.concatenate([recording.tokens[1:], np.full(width + 1, -2, dtype=np.int64)])
-    wanted = np.lib.stride_tricks.sliding_window_view(padded, width + 1)[:anchors]
-    needed = np.full((anchors, width), max_nodes + 1, dtype=np.int64)
-    rows = np.arange(anchors)
-    accepted, tip = np.zeros(anchors, dtype=np.intp), np.zeros(anchors, dtype=np.intp)
-    for node in range(1, max_nodes):
-        hit = (trees.parent[:, node] == tip) & (trees.tokens[:, node] == wanted[rows, accepted])
-        needed[hit, accepted[hit]] = node + 1
-        accepted += hit
-        tip[hit] = node
-    return needed
+def needed_rows(tree: DraftTree, continuation: Sequence[int]) -> list[int]:
+    """Of the first rows of a tree, how many hold 1, 2, ... tokens of a continuation."""
+    tip = 0
+    found: list[int] = []
+    drafted = zip(tree.parent.tolist(), tree.tokens.tolist(), strict=True)
+    for node, (parent, token) in enumerate(drafted):
+        if len(found) == len(continuation):
+            break
+        if node and parent == tip and token == continuation[len(found)]:
+            found.append(node + 1)
+            tip = node
+    return found
 
 
 def mean_tau(replays: Sequence[Replayed]) -> float:

@@ -6,26 +6,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specengine.trees import CaDDTree, StepCost, TreeBuilder
+from specengine.trees import TREES as KINDS
+from specengine.trees import CaDDTree, Oracle, StepCost, TreeBuilder, make_builder
 from specpilot.core.errors import WorkloadError
 from specpilot.costmodel.replay import Replayed, mean_tau
-from specpilot.costmodel.replay_fit import FITTED, fitted_builders
-from specpilot.costmodel.replay_trees import replay_of
+from specpilot.costmodel.replay_fit import fitted_builders
+from specpilot.costmodel.replay_trees import replays_of
 from specpilot.engines.base import Recording
 
-TREES = (
-    "chain",
-    "best_first",
-    "calibrated",
-    "ddtree",
-    "caddtree",
-    "eagle2",
-    "sequoia",
-    "opt_tree",
-    "oracle",
-)
-"""In the order in which they are shown."""
 REFERENCE = "best_first"
+_NAMES = [*KINDS, "oracle"]
+_NAMES.insert(_NAMES.index(REFERENCE) + 1, "tempered")
+TREES = tuple(_NAMES)
+"""In the order in which they are shown: all that options can name, the best-first tree at a fitted
+temperature too, and the oracle."""
 Played = dict[str, dict[int, list[Replayed]]]
 """Tree -> node budget -> every recording's replay, in the recordings' order."""
 Bounds = tuple[float, float]
@@ -72,24 +66,41 @@ def play(
     Raises:
         WorkloadError: a fitted tree with fewer than two requests, or CaDDTree without costs.
     """
-    builders: dict[str, list[TreeBuilder]] = {}
-    if set(trees) & set(FITTED):
-        builders |= fitted_builders(recordings, groups, positions)
-    if "caddtree" in trees:
-        if cost is None:
-            raise WorkloadError(
-                "needs what a step costs", where="tree 'caddtree'", fix="give --step-seconds"
-            )
-        builders["caddtree"] = [CaDDTree(cost)] * len(recordings)
+    builders = builders_of(recordings, groups, trees, budgets, positions, cost)
     played: Played = {}
     for tree in trees:
-        own = builders.get(tree, [None] * len(recordings))
-        replays = [
-            replay_of(item, tree, builder, positions, max(budgets))
-            for item, builder in zip(recordings, own, strict=True)
-        ]
+        replays = replays_of(recordings, tree, builders[tree], positions, max(budgets))
         played[tree] = {nodes: [replay.at(nodes) for replay in replays] for nodes in budgets}
     return played
+
+
+def builders_of(
+    recordings: Sequence[Recording],
+    groups: Sequence[str],
+    trees: Sequence[str],
+    budgets: Sequence[int],
+    positions: int,
+    cost: StepCost | None,
+) -> dict[str, list[TreeBuilder]]:
+    """Each tree's builder for each recording; see `play`."""
+    found = fitted_builders(recordings, groups, trees, budgets, positions)
+    for tree in trees:
+        if tree not in found:
+            found[tree] = [_builder(tree, cost)] * len(recordings)
+    return found
+
+
+def _builder(tree: str, cost: StepCost | None) -> TreeBuilder:
+    """One that nothing was fitted for; the oracle's answer is the recording."""
+    if tree == "oracle":
+        return Oracle(())
+    if tree != "caddtree":
+        return make_builder(tree)
+    if cost is None:
+        raise WorkloadError(
+            "needs what a step costs", where="tree 'caddtree'", fix="give --step-seconds"
+        )
+    return CaDDTree(cost)
 
 
 def table(played: Played, chosen: Sequence[int]) -> list[Row]:

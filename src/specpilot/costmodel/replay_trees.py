@@ -3,24 +3,17 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from specengine.trees import (
-    BUILDERS,
-    CaDDTree,
-    DDTree,
-    DraftTree,
-    OptTree,
-    Sequoia,
-    TreeBuilder,
-)
+from specengine.trees import TreeBuilder
 from specpilot.costmodel.replay import (
-    BestFirstReplay,
     Replayed,
     depth_at,
     lattice_at,
+    needed_rows,
     replay_chain,
     replay_oracle,
     walk,
 )
+from specpilot.costmodel.replay_best_first import best_first_replays, is_best_first
 from specpilot.engines.base import Recording
 
 
@@ -86,20 +79,6 @@ class TreeReplay:
         return found
 
 
-def needed_rows(tree: DraftTree, continuation: Sequence[int]) -> list[int]:
-    """Of the first rows of a tree, how many hold 1, 2, ... tokens of a continuation."""
-    tip = 0
-    found: list[int] = []
-    drafted = zip(tree.parent.tolist(), tree.tokens.tolist(), strict=True)
-    for node, (parent, token) in enumerate(drafted):
-        if len(found) == len(continuation):
-            break
-        if node and parent == tip and token == continuation[len(found)]:
-            found.append(node + 1)
-            tip = node
-    return found
-
-
 class ChainReplay:
     """The greedy chain; a budget beyond the positions changes nothing."""
 
@@ -119,24 +98,36 @@ class OracleReplay(ChainReplay):
         return replay_oracle(self._recording, min(self._positions, nodes - 1), self._limit)
 
 
-def replay_of(
-    recording: Recording, name: str, builder: TreeBuilder | None, positions: int, max_nodes: int
-) -> Replay:
-    """The fastest exact replay of a tree.
+def replays_of(
+    recordings: Sequence[Recording],
+    tree: str,
+    builders: Sequence[TreeBuilder],
+    positions: int,
+    max_nodes: int,
+) -> list[Replay]:
+    """The fastest exact replay of a tree on each recording.
 
     Args:
-        name: a name of `specengine.trees.BUILDERS`, or `oracle`; any other needs its builder.
-        builder: a tree with parameters.
+        tree: its name; `chain` and `oracle` need no builder.
+        builders: of each recording, where the tree has parameters fitted for it.
         max_nodes: largest budget that will be asked.
     """
-    if name == "chain":
-        return ChainReplay(recording, positions)
-    if name == "oracle":
-        return OracleReplay(recording, positions)
-    if name == "best_first":
-        return BestFirstReplay(recording, positions, max_nodes)
-    chosen = BUILDERS[name] if builder is None else builder
-    if isinstance(chosen, DDTree | CaDDTree):
-        return BestFirstReplay(recording, positions, max_nodes, chosen)
-    nested = not isinstance(chosen, Sequoia | OptTree)
-    return TreeReplay(recording, chosen, positions, nested_to=max_nodes if nested else None)
+    if tree == "chain":
+        return [ChainReplay(item, positions) for item in recordings]
+    if tree == "oracle":
+        return [OracleReplay(item, positions) for item in recordings]
+    found: dict[int, Replay] = {}
+    for builder in {id(item): item for item in builders}.values():
+        own = [index for index, item in enumerate(builders) if item is builder]
+        items = [recordings[index] for index in own]
+        found |= dict(zip(own, _replays(items, builder, positions, max_nodes), strict=True))
+    return [found[index] for index in range(len(recordings))]
+
+
+def _replays(
+    recordings: Sequence[Recording], builder: TreeBuilder, positions: int, max_nodes: int
+) -> Sequence[Replay]:
+    if is_best_first(builder):
+        return best_first_replays(recordings, positions, max_nodes, builder)
+    nested_to = max_nodes if builder.nested else None
+    return [TreeReplay(item, builder, positions, nested_to=nested_to) for item in recordings]

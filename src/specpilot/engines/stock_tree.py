@@ -11,15 +11,26 @@ from specpilot.core.errors import DeploymentError, SpecPilotError
 from specpilot.core.system import OptionValue
 
 PACKAGE = "specengine"
+TREE_FILE = f"{PACKAGE}/fitted_tree.json"
+"""Where the tree holds the file that the option `tree_file` names: a system is complete, and its
+server sees nothing else."""
 DESCRIBE = """
 import json, sys
 from pydantic import ValidationError
-from specengine.decoding.options import EngineOptions
+from specengine.decoding.options import DRAWN_OR_GROWN, EngineOptions
+from specengine.errors import EngineError
+from specengine.trees import make_builder
 try:
     chosen = EngineOptions.model_validate(json.loads(sys.argv[1])).model_dump()
+    if chosen["tree"] not in DRAWN_OR_GROWN:
+        heat = chosen["tree_temperature"]
+        make_builder(chosen["tree"], file=chosen["tree_file"], temperature=heat)
+except EngineError as error:
+    sys.exit(str(error))
 except ValidationError as error:
     first = error.errors()[0]
     sys.exit(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+chosen["tree_file"] = sys.argv[2] if chosen["tree_file"] else ""
 described = {name: field.description or name for name, field in EngineOptions.model_fields.items()}
 print(json.dumps([[name, value, described[name]] for name, value in chosen.items()]))
 """
@@ -30,7 +41,8 @@ def read_stock_tree(options: Mapping[str, OptionValue]) -> dict[str, bytes]:
     """Relative POSIX path -> bytes of the engine's package and `system.toml`.
 
     Args:
-        options: stock's settings where they differ from the engine's defaults.
+        options: stock's settings where they differ from the engine's defaults; a `tree_file`
+            becomes part of the tree.
 
     Raises:
         DeploymentError: an option that the engine does not have, or a value of a wrong type.
@@ -47,12 +59,19 @@ def read_stock_tree(options: Mapping[str, OptionValue]) -> dict[str, bytes]:
         for path in sorted(package.rglob("*"))
         if path.is_file() and "__pycache__" not in path.parts
     }
-    return files | {"system.toml": _options_file(package.parent, options).encode()}
+    named = options.get("tree_file")
+    if isinstance(named, str) and named:
+        options = {**options, "tree_file": str(Path(named).resolve())}
+    files["system.toml"] = _options_file(package.parent, options).encode()
+    if named:
+        # Its description read it already, so that a missing one is the engine's own message.
+        files[TREE_FILE] = Path(str(named)).read_bytes()
+    return files
 
 
 def _options_file(root: Path, options: Mapping[str, OptionValue]) -> str:
     done = subprocess.run(
-        [sys.executable, "-P", "-c", DESCRIBE, json.dumps(dict(options))],
+        [sys.executable, "-P", "-c", DESCRIBE, json.dumps(dict(options)), TREE_FILE],
         cwd=root,
         env={"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", "PATH": "/usr/bin:/bin"},
         stdin=subprocess.DEVNULL,

@@ -155,13 +155,16 @@ OPTIONS = [
     EngineOptions(tree="best_first", nodes=2),
     EngineOptions(tree="best_first", nodes=32),
     EngineOptions(tree="best_first", nodes=24, positions=15),
+    EngineOptions(tree="best_first", nodes=12, tree_temperature=1.6),
     EngineOptions(tree="ddtree", nodes=12),
     EngineOptions(tree="eagle2", nodes=12),
     EngineOptions(tree="opt_tree", nodes=12),
 ]
 
 
-@pytest.fixture(params=OPTIONS, ids=lambda o: f"{o.tree}-p{o.positions}-n{o.nodes}")
+@pytest.fixture(
+    params=OPTIONS, ids=lambda o: f"{o.tree}-p{o.positions}-n{o.nodes}-t{o.tree_temperature}"
+)
 def options(request: pytest.FixtureRequest) -> EngineOptions:
     """Every shape of draft in turn."""
     return request.param

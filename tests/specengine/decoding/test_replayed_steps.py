@@ -2,22 +2,25 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from specengine.decoding import Engine, EngineOptions, proposal
+from specengine.decoding import Engine, EngineOptions
 from specengine.lattice import Lattice
 from specengine.models import Target
-from specengine.trees import CaDDTree, StepCost, registry
+from specengine.trees import TREES, CaDDTree, StepCost, TreeBuilder, make_builder
 from specengine.trees.calibration import fit_calibrated, fit_sequoia, outcomes_of
-from specpilot.costmodel.replay_trees import ChainReplay, Replay, TreeReplay, replay_of
+from specengine.trees.parameter_file import parameter_text
+from specpilot.costmodel.replay_trees import ChainReplay, Replay, TreeReplay, replays_of
 from specpilot.engines.base import Recording
 
 VOCAB, CANDIDATES, POSITIONS = 61, 4, 6
 PROMPT = np.random.default_rng(5).integers(3, VOCAB, 11).tolist()
-TREES = ("chain", "best_first", "ddtree", "eagle2", "opt_tree", "caddtree", "sequoia", "calibrated")
+HOT = "best_first at 1.4"
+every_tree = pytest.mark.parametrize("name", [*TREES, HOT])
 
 
 @dataclass
@@ -87,14 +90,29 @@ def replayed_steps(replay: Replay, nodes: int) -> list[int]:
     return steps
 
 
-def builder_of(name: str, recording: Recording) -> object:
-    """The builder under test, its parameters fitted where it has some."""
+def options_of(name: str, recording: Recording, folder: Path) -> dict[str, object]:
+    """Options of the tree under test, with a file of fitted parameters where it has some."""
+    if name == HOT:
+        return {"tree": "best_first", "tree_temperature": 1.4}
+    if TREES[name].builder is not None:
+        return {"tree": name}
     outcomes = outcomes_of([recording])
-    return {
+    fitted = {
         "caddtree": CaDDTree(StepCost(1.0, ((1.0, 0.02), (6.0, 0.05)))),
         "sequoia": fit_sequoia(outcomes, POSITIONS),
         "calibrated": fit_calibrated(outcomes),
-    }.get(name) or registry.BUILDERS[name]
+    }[name]
+    file = folder / "tree.json"
+    file.write_text(parameter_text(name, fitted), encoding="utf-8")
+    return {"tree": name, "tree_file": str(file)}
+
+
+def builder_of(options: dict[str, object]) -> TreeBuilder:
+    return make_builder(
+        options["tree"],
+        file=options.get("tree_file", ""),
+        temperature=options.get("tree_temperature", 1.0),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -108,12 +126,13 @@ def drafted(make_target: Callable[..., Target]) -> tuple[Target, PlacedDrafter, 
 
 
 @pytest.mark.parametrize("ends_early", [False, True])
-@pytest.mark.parametrize("name", TREES)
+@every_tree
 def test_the_same_steps(
     name: str,
     ends_early: bool,
     drafted: tuple[Target, PlacedDrafter, list[int]],
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     target, drafter, text = drafted
     stop = {text[33]} if ends_early else set()
@@ -122,14 +141,11 @@ def test_the_same_steps(
     recorded = Engine(target, drafter).record(PROMPT, limit, POSITIONS)
     assert len(recorded.tokens) == (text.index(text[33]) + 1 if ends_early else limit)
     recording = Recording("r", recorded.tokens, recorded.ids, recorded.edge)
-    builder = builder_of(name, recording)
-    monkeypatch.setitem(registry.BUILDERS, name, builder)
-    monkeypatch.setitem(proposal.MECHANISM_OF_TREE, name, "best_first_tree")
+    chosen = options_of(name, recording, tmp_path)
+    builder = builder_of(chosen)
     limits = (limit,) if ends_early else (limit, *range(9, 21))
     for nodes in (2, 7, 16):
-        options = EngineOptions.model_construct(
-            **(EngineOptions().model_dump() | {"tree": name, "nodes": nodes})
-        )
+        options = EngineOptions(**chosen, nodes=nodes)
         for shorter in limits:
             # A shorter request is the beginning of the longer one, but its last trees differ.
             live = live_steps(Engine(target, drafter, options), shorter)
@@ -141,15 +157,15 @@ def test_the_same_steps(
                 assert replayed_steps(ChainReplay(begun, depth, shorter), nodes) == live
 
 
-@pytest.mark.parametrize("name", TREES)
+@every_tree
 def test_the_fast_replay_takes_the_same_steps_as_the_plain_one(
-    name: str, drafted: tuple[Target, PlacedDrafter, list[int]]
+    name: str, drafted: tuple[Target, PlacedDrafter, list[int]], tmp_path: Path
 ) -> None:
     target, drafter, _ = drafted
     recorded = Engine(target, drafter).record(PROMPT, 60, POSITIONS)
     recording = Recording("r", recorded.tokens, recorded.ids, recorded.edge)
-    builder = builder_of(name, recording)
-    fast = replay_of(recording, name, builder, POSITIONS, 24)
+    builder = builder_of(options_of(name, recording, tmp_path))
+    (fast,) = replays_of([recording], name, [builder], POSITIONS, 24)
     plain = TreeReplay(recording, builder, POSITIONS)
     for nodes in (2, 5, 13, 24):
         assert fast.at(nodes) == plain.at(nodes)

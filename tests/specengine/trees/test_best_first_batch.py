@@ -66,7 +66,7 @@ def test_other_scores_in_place_of_the_edges(
     ]
     ids = np.stack([lattice.ids for lattice in lattices])
     edge = np.stack([lattice.edge for lattice in lattices])
-    batch = build_best_first_batch(ids, DDTree().scores(edge), 24)
+    batch = build_best_first_batch(ids, np.broadcast_to(DDTree().scores(edge), edge.shape), 24)
     cost = CaDDTree(StepCost(1.0, ((1.0, 0.02), (6.0, 0.04))))
     sizes = cost.sizes(batch.score)
     for index, lattice in enumerate(lattices):

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from specengine.errors import OptionError
 from specengine.lattice import Lattice
 from specengine.trees import (
-    BUILDERS,
+    TREES,
+    BestFirst,
     CaDDTree,
     Calibrated,
     DraftTree,
     Eagle2,
-    NestedTreeBuilder,
     OptTree,
     Oracle,
     Sequoia,
@@ -28,25 +28,25 @@ ANCHOR = 7
 # Not monotone over depth or rank on purpose: nothing may rely on that.
 CURVES = np.random.default_rng(0).uniform(-4, 0, (3, 2, 40))
 ACCEPTANCE = tuple(tuple(row) for row in np.random.default_rng(1).uniform(0.05, 0.5, (6, 5)))
-NESTED: dict[str, NestedTreeBuilder] = {
-    **{name: builder for name, builder in BUILDERS.items() if name != "opt_tree"},
+ALL: dict[str, TreeBuilder] = {
+    **{name: kind.builder for name, kind in TREES.items() if kind.builder is not None},
+    "best_first at 1.4": BestFirst(1.4),
+    "best_first at 0.3": BestFirst(0.3),
     "eagle2 top 1": Eagle2(top_k=1),
     "eagle2 top 9": Eagle2(top_k=9),
+    "opt_tree 0.1": OptTree(0.1),
     "caddtree": CaDDTree(StepCost(1.0, ((1.0, 0.002), (8.0, 0.01)))),
     "calibrated": Calibrated(CURVES),
+    "sequoia": Sequoia(ACCEPTANCE),
     "oracle": Oracle(range(0, 1000, 3)),
 }
-UNNESTED: dict[str, TreeBuilder] = {
-    "opt_tree": OptTree(),
-    "opt_tree 0.1": OptTree(0.1),
-    "sequoia": Sequoia(ACCEPTANCE),
-}
-ALL = NESTED | UNNESTED
 shapes = st.tuples(
     st.integers(0, 10_000), st.integers(1, 6), st.integers(1, 5), st.booleans(), st.integers(1, 40)
 )
 every_builder = pytest.mark.parametrize("name", sorted(ALL))
-nested_builders = pytest.mark.parametrize("name", sorted(NESTED))
+nested_builders = pytest.mark.parametrize(
+    "name", sorted(name for name, builder in ALL.items() if builder.nested)
+)
 fixture_ok = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -150,6 +150,10 @@ def test_a_budget_without_room_for_the_root_is_refused(
 ) -> None:
     with pytest.raises(OptionError, match="option 'nodes'"):
         ALL[name](make_lattice(0, 2, 2), ANCHOR, nodes)
+
+
+def test_every_tree_of_the_registry_is_here() -> None:
+    assert set(TREES) <= set(ALL)
 
 
 def test_an_unknown_name_is_refused_with_the_nearest(make_lattice: MakeLattice) -> None:

@@ -2,12 +2,15 @@
 
 import csv
 import json
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
+from specengine.trees import make_builder
 from specpilot.cli.main import run
 from specpilot.costmodel.replay_table import TREES
 
@@ -86,6 +89,35 @@ def test_people_get_tables(here: Path, capsys: pytest.CaptureFixture[str]) -> No
     shown = capsys.readouterr().out
     for text in ("exact replay, 2 requests, 6 positions", "per benchmark", "mbpp", "sha256"):
         assert text in shown
+
+
+def test_fitted_parameters_become_options(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(here / "a.npz", {f"gsm8k/{i}": arrays(i) for i in range(3)})
+    command = ["replay", "a.npz", "--nodes", "8", "--trees", "chain", "--fit", "fitted", *COSTS]
+    assert run([*command, "--json"]) == 0
+    best_first, *others = json.loads(capsys.readouterr().out)["fitted"]
+    make_builder("best_first", temperature=best_first["tree_temperature"])
+    assert [options["tree"] for options in others] == ["calibrated", "sequoia", "caddtree"]
+    for options in others:
+        make_builder(options["tree"], file=options["tree_file"])
+    assert run(command) == 0
+    assert 'fitted: tree = "sequoia", tree_file = "fitted/sequoia.json"' in capsys.readouterr().out
+
+
+def test_processes_share_the_requests(here: Path) -> None:
+    save(here / "a.npz", {f"gsm8k/{i}": arrays(i) for i in range(5)})
+    # In a process of its own: forking wants one without threads.
+    start = "import sys; from specpilot.cli.main import main; sys.argv[0] = 'specpilot'; main()"
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", start, "replay", "a.npz", "--nodes", "4,9", "--json",
+             "--workers", workers, *COSTS],
+            check=True, capture_output=True, timeout=300,
+        ).stdout
+        for workers in ("1", "3")
+    ]  # fmt: skip
+    assert found[0] == found[1]
+    assert len(json.loads(found[0])["rows"]) == 2 * len(TREES)
 
 
 def broken(**changes: object) -> dict[str, np.ndarray]:

@@ -1,11 +1,15 @@
 """Tables of replays: against plain sums, and fitted trees never on what they were fitted on."""
 
+import numpy as np
 import pytest
 from drawn_recordings import drawn_recording
 
-from specpilot.costmodel.replay import BestFirstReplay, replay_chain
-from specpilot.costmodel.replay_fit import fitted_builders, halves
+from specengine.trees import BestFirst, TreeBuilder
+from specpilot.costmodel.replay import replay_chain
+from specpilot.costmodel.replay_best_first import best_first_replays
+from specpilot.costmodel.replay_fit import FITTED, fitted_builders, halves
 from specpilot.costmodel.replay_table import by_group, play, table
+from specpilot.engines.base import Recording
 
 
 def test_rows_pool_the_steps_of_the_chosen_requests() -> None:
@@ -13,7 +17,7 @@ def test_rows_pool_the_steps_of_the_chosen_requests() -> None:
     played = play(items, ["a"] * 5, ["chain", "best_first"], [4, 6], 5)
     rows = {(row.tree, row.nodes): row for row in table(played, [1, 3, 4])}
     chosen = [items[1], items[3], items[4]]
-    trees = [BestFirstReplay(item, 5, 6) for item in chosen]
+    trees = best_first_replays(chosen, 5, 6)
     chains = [replay_chain(item, 3) for item in chosen]
     steps = sum(len(item.accepted) for item in chains)
     assert rows["chain", 4].tau == sum(item.emitted for item in chains) / steps
@@ -50,12 +54,34 @@ def test_halves_alternate_within_a_benchmark() -> None:
     assert by_group(["a", "b", "a"]) == {"a": [0, 2], "b": [1]}
 
 
-def test_no_request_judges_its_own_parameters() -> None:
+@pytest.mark.parametrize("tree", FITTED)
+def test_no_request_judges_its_own_parameters(tree: str) -> None:
     items = [drawn_recording(seed) for seed in range(4)]
     groups = ["a", "a", "b", "b"]
-    before = fitted_builders(items, groups, 5)["sequoia"]
+
+    def parameters(recordings: list[Recording]) -> list[str]:
+        builders = fitted_builders(recordings, groups, [tree], [4, 8], 5)[tree]
+        return [str(vars_of(builder)) for builder in builders]
+
+    before = parameters(items)
     for changed, half in enumerate(halves(groups)):
-        others = [*items[:changed], drawn_recording(99), *items[changed + 1 :]]
-        after = fitted_builders(others, groups, 5)["sequoia"]
+        after = parameters([*items[:changed], modest_recording(99), *items[changed + 1 :]])
         for index, side in enumerate(halves(groups)):
             assert (after[index] == before[index]) == (side == half)
+
+
+def vars_of(builder: TreeBuilder) -> object:
+    return builder.temperature if isinstance(builder, BestFirst) else builder.parameters()
+
+
+def modest_recording(seed: int) -> Recording:
+    """One whose target always takes what its drafter thinks only somewhat likelier."""
+    item = drawn_recording(seed, tokens=400)
+    edge = item.edge / 2
+    edge -= np.log(np.exp(edge).sum(axis=-1, keepdims=True))
+    ids, slot = item.ids.copy(), np.zeros(399, dtype=np.int64)
+    for position in range(5):
+        slot = edge[np.arange(399), position, slot].argmax(axis=-1)
+        inside = np.arange(399 - position)
+        ids[inside, position, slot[inside]] = item.tokens[1 + position :] + 100
+    return Recording(item.request_id, item.tokens + 100, ids, edge.astype(np.float32))

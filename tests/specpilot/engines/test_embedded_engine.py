@@ -200,6 +200,17 @@ def test_the_stock_tree_holds_the_package_and_every_option_apart(stock: dict[str
         read_stock_tree({"treee": "chain"})
 
 
+def test_the_stock_tree_takes_a_parameter_file_with_it(tmp_path: Path) -> None:
+    fitted = tmp_path / "sequoia.json"
+    fitted.write_text('{"tree": "sequoia", "acceptance": [[0.5, 0.25]]}', encoding="utf-8")
+    found = read_stock_tree({"tree": "sequoia", "tree_file": str(fitted)})
+    assert found["specengine/fitted_tree.json"] == fitted.read_bytes()
+    assert 'tree_file = "specengine/fitted_tree.json"' in found["system.toml"].decode()
+    fitted.write_text('{"tree": "sequoia"}', encoding="utf-8")
+    with pytest.raises(DeploymentError, match="no field 'acceptance'"):
+        read_stock_tree({"tree": "sequoia", "tree_file": str(fitted)})
+
+
 def test_identity_follows_the_bytes_on_the_disk(tmp_path: Path, model: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(model, folder)
