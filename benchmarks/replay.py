@@ -20,7 +20,7 @@ from facts import write
 
 from specengine.trees import StepCost
 from specpilot.cli.replay import parse_step_seconds, replay_document
-from specpilot.costmodel.replay import BestFirstReplay
+from specpilot.costmodel.replay_best_first import best_first_replays
 from specpilot.costmodel.replay_files import read_recordings
 from specpilot.costmodel.replay_table import TREES, play
 from specpilot.engines.base import Recording
@@ -66,7 +66,7 @@ def speeds(arguments: argparse.Namespace) -> dict[str, Any]:
     halves = [draw(tokens // 2, positions, arguments.candidates, seed) for seed in (0, 1)]
 
     def curve() -> list[float]:
-        replays = [BestFirstReplay(item, positions, max(BUDGETS)) for item in halves]
+        replays = best_first_replays(halves, positions, max(BUDGETS))
         return [replay.at(nodes).tau for replay in replays for nodes in BUDGETS]
 
     cost = StepCost(1.0, ((1.0, 0.005),))
