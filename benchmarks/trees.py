@@ -3,10 +3,13 @@
 Lattices are random log-softmax scores of a given spread: 1 is an unsure drafter, 6 a sure one.
 Processor time of this process, so that other work on the machine counts little.
 
-    python benchmarks/trees.py [--positions 16] [--candidates 16] [--json]
+With `--gpu`: microseconds of one build inside a CUDA graph, by the kernel and by the reference.
+
+    python benchmarks/trees.py [--positions 16] [--candidates 16] [--gpu] [--json]
 """
 
 import argparse
+import itertools
 import time
 from collections.abc import Sequence
 
@@ -27,6 +30,7 @@ from specengine.trees import (
 )
 
 BUDGETS = (8, 16, 32, 64)
+GPU_REQUESTS = (1, 16)
 SPREADS = (1.0, 3.0, 6.0)
 SHARED = (8, 128)
 """Requests and rows of the shared budget."""
@@ -88,6 +92,39 @@ def shared_milliseconds(lattices: Sequence[Lattice], rounds: int) -> list[float]
     return times
 
 
+def gpu_rows(arguments: argparse.Namespace) -> list[dict[str, object]]:
+    """Microseconds of one build of B trees, per budget and spread; medians over rounds."""
+    import torch
+    from gpu_timing import capture, microseconds, spread
+
+    from specengine.kernels.tree_builder import build_best_first_trees
+    from specengine.trees.best_first_torch import build_best_first_device
+
+    arms = {"kernel": (build_best_first_trees, 100), "reference": (build_best_first_device, 2)}
+    rows: list[dict[str, object]] = []
+    for requests, nodes, sure in itertools.product(GPU_REQUESTS, BUDGETS, SPREADS):
+        lattices = draw(requests, arguments.positions, arguments.candidates, sure)
+        ids = torch.from_numpy(np.stack([item.ids for item in lattices])).cuda()
+        edge = torch.from_numpy(np.stack([item.edge for item in lattices])).cuda()
+        anchor = torch.arange(requests, device="cuda")
+        graphs = {
+            name: (capture(lambda _, build=build: build(ids, edge, anchor, nodes), calls), calls)
+            for name, (build, calls) in arms.items()
+        }
+        times: dict[str, list[float]] = {name: [] for name in arms}
+        for _ in range(arguments.rounds):
+            for name, (graph, calls) in graphs.items():
+                times[name].append(microseconds(graph, calls, 5))
+        found = {name: spread(values) for name, values in times.items()}
+        rows.append({"requests": requests, "nodes": nodes, "spread": sure, "microseconds": found})
+        shown = "  ".join(
+            f"{name} {t['median']:8.1f} [{t['low']:.1f}, {t['high']:.1f}]"
+            for name, t in found.items()
+        )
+        print(f"  B={requests:3} N={nodes:3} spread {sure:.0f}   {shown}")
+    return rows
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -95,8 +132,18 @@ def main() -> None:
     parser.add_argument("--candidates", type=int, default=16)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", action="store_true", help="write benchmarks/results/trees.json")
+    parser.add_argument("--json", action="store_true", help="write the results' file")
+    parser.add_argument("--gpu", action="store_true", help="time the GPU's builder instead")
     arguments = parser.parse_args()
+    if arguments.gpu:
+        import torch
+
+        device = torch.cuda.get_device_name()
+        print(f"{device}: microseconds per build in a CUDA graph, median [low, high]")
+        found = {"device": device, "torch": torch.__version__, "builds": gpu_rows(arguments)}
+        if arguments.json:
+            write("trees_gpu", found)
+        return
     positions, candidates = arguments.positions, arguments.candidates
     rows = []
     print(f"D={positions} K={candidates}: milliseconds per tree, median (worst round)")
