@@ -11,7 +11,8 @@ With `--gpu`: microseconds of one build inside a CUDA graph, by the kernel and b
 import argparse
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 from facts import write
@@ -100,6 +101,9 @@ def gpu_rows(arguments: argparse.Namespace) -> list[dict[str, object]]:
     from specengine.kernels.tree_builder import build_best_first_trees
     from specengine.trees.best_first_torch import build_best_first_device
 
+    def call(build: Callable[..., object], given: tuple[object, ...], _: int) -> None:
+        build(*given)
+
     arms = {"kernel": (build_best_first_trees, 100), "reference": (build_best_first_device, 2)}
     rows: list[dict[str, object]] = []
     for requests, nodes, sure in itertools.product(GPU_REQUESTS, BUDGETS, SPREADS):
@@ -108,7 +112,7 @@ def gpu_rows(arguments: argparse.Namespace) -> list[dict[str, object]]:
         edge = torch.from_numpy(np.stack([item.edge for item in lattices])).cuda()
         anchor = torch.arange(requests, device="cuda")
         graphs = {
-            name: (capture(lambda _, build=build: build(ids, edge, anchor, nodes), calls), calls)
+            name: (capture(partial(call, build, (ids, edge, anchor, nodes)), calls), calls)
             for name, (build, calls) in arms.items()
         }
         times: dict[str, list[float]] = {name: [] for name in arms}
