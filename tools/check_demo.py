@@ -1,7 +1,7 @@
 """Checks the report of a demo: the round ran whole on the real model, and nothing broke in it.
 
 Usage: check_demo.py REPORT_JSON EXIT_STATUS. A quick round may promote nothing (2); it may be void
-(3) only because the machine was too noisy for the sealed final, never because an engine failed.
+(3) only because the machine was too noisy, never because an engine failed.
 """
 
 import json
@@ -17,9 +17,10 @@ def faults(report: dict, status: int) -> list[str]:
     """One line per thing that a sound round would not show."""
     found = []
     final = (report["rounds"] or [{}])[-1].get("final")
+    void = [final] if final else [d for d in report["directions"] if d["verdict"] == "void"]
     if status not in (PROMOTED, NOTHING_PROMOTED, VOID):
         found.append(f"the demo ended with exit code {status}")
-    if status == VOID and (final is None or final["reason"] not in NOISE):
+    if status == VOID and not (void and {item["reason"] for item in void} <= NOISE):
         found.append(f"the run is void: {report['detail']}")
     if status == PROMOTED and (final is None or not report["forcing"]):
         found.append("a promotion without a sealed final or without token forcing")

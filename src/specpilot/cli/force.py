@@ -35,12 +35,7 @@ def command(
     if as_json:
         print_json(result.to_json())
     else:
-        say(
-            f"{result.verdict}: {result.tokens} tokens of {result.outputs} outputs, mismatches "
-            f"{result.mismatch_rate:.3%} (stock {result.stock_mismatch_rate:.3%}), "
-            f"{result.large_margin_events} events above 2δ = {2 * result.delta_nats:g}, "
-            f"{result.unexplained} unexplained; {result.detail}"
-        )
+        say(f"{result.detail} of {result.outputs} outputs; 2δ = {2 * result.delta_nats:g} nats")
     raise Finished(ExitCode.OK if result.accepted else ExitCode.REFUSED)
 
 

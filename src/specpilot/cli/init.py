@@ -31,7 +31,7 @@ def command(
         {
             "name": name or Path(target).name.lower(),
             "target": {"model": target},
-            "drafter": {"kind": "dflash2", "model": drafter},
+            "drafter": {"kind": "auto", "model": drafter},
             "platform": {"devices": devices, "isolation": probe().strongest.value},
             # A CPU decodes about a tenth of a GPU's tokens: fewer and shorter requests.
             "workload": {} if on_gpu else {

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from importlib.metadata import version as installed
+from typing import Annotated
 
 import typer
 
@@ -32,6 +34,12 @@ USAGE_ERROR = 2
 INTERRUPTED = 130
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        say(f"specpilot {installed('specpilot')}")
+        raise Finished(ExitCode.OK)
+
+
 def build_app() -> typer.Typer:
     """The parser with all commands."""
     app = typer.Typer(
@@ -40,7 +48,9 @@ def build_app() -> typer.Typer:
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
+    app.callback()(options)
     app.command("demo")(demo.command)
     app.command("init")(init.command)
     app.command("plan")(plan.command)
@@ -59,6 +69,15 @@ def build_app() -> typer.Typer:
     app.command("ctl")(ctl.command)
     app.command("train-drafter", context_settings=train_drafter.CONTEXT)(train_drafter.command)
     return app
+
+
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="show the version"),
+    ] = False,
+) -> None:
+    """Finds lossless speed for speculative decoding, and proves that no token changed."""
 
 
 def run(arguments: list[str]) -> int:

@@ -36,6 +36,9 @@ def list_entries(memory: Folder = DEFAULT, as_json: AsJson = False) -> None:
     if as_json:
         print_json(rows)
         return
+    if not rows:
+        say(_empty(memory))
+        return
     table = Table()
     for name in ("id", "gain", "options", "requires", "device"):
         table.add_column(name)
@@ -81,6 +84,8 @@ def verify(
             results.append({"entry": name, "exact": False, "detail": str(error)})
     if as_json:
         print_json(results)
+    elif not results:
+        say(f"{_empty(memory)}; nothing to verify")
     else:
         for item in results:
             say(f"{'ok    ' if item['exact'] else 'failed'} {item['entry']}: {item['detail']}")
@@ -98,7 +103,14 @@ def export(
     from specpilot.memory.transfer import export_entries
 
     registry = Registry(memory)
-    written = export_entries(registry, entry or registry.ids(), file)
+    chosen = entry or registry.ids()
+    if not chosen:
+        raise Refused(
+            "holds no entries, so no file is written",
+            where=str(memory),
+            fix="a run whose sealed final confirms leaves some; --memory names another folder",
+        )
+    written = export_entries(registry, chosen, file)
     _tell(written, "exported", as_json=as_json)
 
 
@@ -111,6 +123,10 @@ def import_file(
     from specpilot.memory.transfer import import_entries
 
     _tell(import_entries(Registry(memory), file), "imported", as_json=as_json)
+
+
+def _empty(memory: Path) -> str:
+    return f"{memory} holds no entries: a run whose sealed final confirms leaves some"
 
 
 def _tell(ids: tuple[str, ...], what: str, *, as_json: bool) -> None:

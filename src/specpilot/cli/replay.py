@@ -50,6 +50,7 @@ def command(
     cost = parse_step_seconds(step_seconds)
     from specpilot.costmodel.replay_files import read_recordings
 
+    require_files(recordings)
     files = [read_recordings(path) for path in recordings]
     document = replay_document(files, asked, budgets, positions, cost, workers)
     if fit is not None:
@@ -62,6 +63,24 @@ def command(
         from specpilot.cli.replay_display import show
 
         show(document)
+
+
+def require_files(paths: Sequence[Path]) -> None:
+    """Check that every argument is a file; a shell hands on a pattern that matches nothing.
+
+    Raises:
+        WorkloadError: one is not.
+    """
+    for path in paths:
+        if path.is_file():
+            continue
+        pattern = any(sign in str(path) for sign in "*?[")
+        kind = "a folder" if path.is_dir() else "no file"
+        raise WorkloadError(
+            "matches no file" if pattern else f"is not a file of recordings ({kind})",
+            where=str(path),
+            fix="give files such as runs/NAME/recordings/ceiling-1.npz",
+        )
 
 
 def replay_document(

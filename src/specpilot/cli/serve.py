@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from specpilot.cli.runs import RUNS, has_begun, remove_tree
+from specpilot.cli.output import say
+from specpilot.cli.runs import JOURNAL_FILE, RUNS, has_begun, remove_tree
 from specpilot.core.deployment import Deployment, load_deployment
 from specpilot.core.errors import Refused
 from specpilot.core.system import Checkout
@@ -17,27 +18,65 @@ from specpilot.core.system import Checkout
 def command(
     deployment: Annotated[Path, typer.Argument(help="deployment file")],
     system: Annotated[
-        str, typer.Option(help="stock, best, or a commit or tree hash of the run")
-    ] = "best",
+        str | None,
+        typer.Option(
+            help="stock, best, or a commit or tree hash of the run; the best if there is one"
+        ),
+    ] = None,
     run: Annotated[Path | None, typer.Option(help="run folder; runs/NAME when absent")] = None,
     host: Annotated[str, typer.Option()] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free port")] = 8000,
     autoregressive: Annotated[bool, typer.Option("--autoregressive", help="no drafter")] = False,
 ) -> None:
-    """Serve until interrupted. 'best' is the run's promoted system; 'stock' needs no run."""
+    """Serve until interrupted: what the run promoted, or stock, and say which."""
     chosen = load_deployment(deployment)
     if chosen.engine.kind != "embedded":
         raise Refused("cannot be served", where=f"engine {chosen.engine.kind}", fix="use embedded")
     folder = run or RUNS / chosen.name
+    name, why = choose_system(folder, system)
+    say(f"serving {name}: {why}", err=True)
     checkout = (
-        find_checkout(folder, system)
-        if has_begun(folder) or system != "stock"
+        find_checkout(folder, name)
+        if has_begun(folder) or name != "stock"
         else installed_stock(chosen, folder_of_this_process())
     )
     environment = {**os.environ, "PYTHONPATH": str(checkout.path.absolute())}
     arguments = server_arguments(chosen, checkout, autoregressive=autoregressive)
     address = ["--host", host, "--port", str(port)]
     os.execve(sys.executable, [*arguments, *address], environment)
+
+
+def choose_system(run: Path, asked: str | None) -> tuple[str, str]:
+    """Which system of a run to serve, and why; stock is never passed off as the best.
+
+    Raises:
+        Refused: the best was asked for, and nothing was promoted.
+    """
+    if asked not in (None, "best"):
+        return str(asked), "as asked"
+    if not has_begun(run):
+        if asked is not None:
+            raise Refused(
+                "holds no run, so there is no best system",
+                where=str(run),
+                fix="run 'specpilot optimize', or serve --system stock",
+            )
+        return "stock", f"no run in {run}"
+    from specpilot.controller.journal import read_journal
+    from specpilot.loop.plan import confirmed
+    from specpilot.loop.state import fold
+
+    state = fold(read_journal(run / JOURNAL_FILE).events())
+    if state.best is None or state.stock is None or state.best == state.stock.system:
+        if asked is not None:
+            raise Refused(
+                "promoted nothing, so there is no best system",
+                where=str(run),
+                fix="serve --system stock, or go on with 'specpilot resume'",
+            )
+        return "stock", f"{run} promoted nothing"
+    proof = "confirmed by a sealed final" if confirmed(state) else "promoted, not confirmed"
+    return "best", f"tree {state.best.tree_hash[:12]} of {run}, {proof}"
 
 
 def server_arguments(
