@@ -98,7 +98,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     table = evaluate(
         options.target, options.drafter, prompts, options.device, _log.info,
         max_new_tokens=options.max_new_tokens, widths=tuple(options.positions),
-        nodes=tuple(options.nodes),
+        nodes=tuple(options.nodes), recording=options.recording,
     )  # fmt: skip
     options.out.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 
@@ -133,6 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluation.add_argument(
         "--positions", type=int, nargs="+", default=[], help="drafted; else as trained"
     )
+    evaluation.add_argument("--recording", type=Path, help="keep lattices for replay (.npz)")
     evaluation.add_argument("--nodes", type=int, nargs="+", default=[16, 32])
 
     for step in (answers, fit_step, evaluation):

@@ -56,6 +56,7 @@ class Tally:
 def evaluate(
     target: Path, drafter: Path, prompts: list[dict[str, str]], device: str, report: Report,
     *, max_new_tokens: int, widths: tuple[int, ...], nodes: tuple[int, ...],
+    recording: Path | None = None,
 ) -> dict[str, object]:  # fmt: skip
     """Table per kind of prompt: tau of chain, trees and oracle, accuracy and recall by position.
 
@@ -68,23 +69,31 @@ def evaluate(
         max_new_tokens: of each answer.
         widths: drafted positions; none stands for the trained block.
         nodes: rows of the trees.
+        recording: where to keep what was recorded, as `specpilot replay` reads it.
     """
     engine, tokenizer = load_engine(target, drafter, device)
     widths = widths or (engine.drafter.trained_positions,)
     width, rows = max(widths), max(nodes)
     tables: dict[str, object] = {}
+    kept: dict[str, NDArray] = {}
     for kind in sorted({row["kind"] for row in prompts}):
         texts = [row["prompt"] for row in prompts if row["kind"] == kind]
         encoded = encode_texts(tokenizer, texts, engine.target.max_positions - max_new_tokens)
         live, total = engine.variant(tree="best_first", positions=width, nodes=rows), Tally()
-        for prompt in encoded:
-            tally(total, live.record(prompt, max_new_tokens, width), widths, nodes)
+        for place, prompt in enumerate(encoded):
+            recorded = live.record(prompt, max_new_tokens, width)
+            tally(total, recorded, widths, nodes)
+            if recording is not None:
+                kept |= _entry(len(kept) // 4, f"{kind}/{place}", recorded)
         result = {"requests": len(encoded), **total.table()}
         if live.counters.steps:
             tau = live.counters.emitted_tokens / live.counters.steps
             result["tau"] |= {f"live/{width}/{rows}": round(tau, 4)}
         tables[kind] = result
         report(f"{kind}: {json.dumps(result)}")
+    if recording is not None:
+        with recording.open("wb") as handle:
+            np.savez_compressed(handle, **kept)
     return {
         "keys": KEYS,
         "drafter": engine.drafter.kind,
@@ -106,6 +115,14 @@ def load_engine(target: Path, drafter: Path, device: str) -> tuple[Engine, objec
     model.taps = speculator.taps
     tokenizer = AutoTokenizer.from_pretrained(target, local_files_only=True)
     return Engine(model, speculator, EngineOptions()), tokenizer
+
+
+def _entry(index: int, name: str, recorded: RecordedOutput) -> dict[str, NDArray]:
+    """One request of a recording's file."""
+    parts = {"tokens": recorded.tokens, "ids": recorded.ids, "edge": recorded.edge}
+    return {f"{index}.request_id": np.array(name)} | {
+        f"{index}.{part}": value for part, value in parts.items()
+    }
 
 
 def _means(taus: list[dict[str, float]]) -> dict[str, float]:

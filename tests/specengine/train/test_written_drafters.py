@@ -9,6 +9,7 @@ from specengine.drafters import load_drafter
 from specengine.models import load_target
 from specengine.train import __main__ as command_line
 from specengine.train.shards import read_shard, write_shard
+from specpilot.costmodel.replay_files import read_recordings
 
 KINDS = ("dflash", "dflash2", "dspark", "eagle3")
 SMALL = [
@@ -80,11 +81,11 @@ def test_the_record_of_the_run_names_what_it_was_given(written):
 def test_evaluation_replays_the_live_loop(written, teacher_folder, tmp_path):
     kind, out = written
     prompts = _prompts(tmp_path / "p.jsonl", range(5, 9))
-    table = tmp_path / "t.json"
+    table, recording = tmp_path / "t.json", tmp_path / "r.npz"
     assert command_line.main(
         ["evaluate", "--target", str(teacher_folder), "--device", "cpu", "--drafter", str(out),
          "--prompts", str(prompts), "--out", str(table), "--max-new-tokens", "16",
-         "--nodes", "4", "8"]
+         "--nodes", "4", "8", "--recording", str(recording)]
     ) == 0  # fmt: skip
     result = json.loads(table.read_text())
     assert result["drafter"] == kind
@@ -98,6 +99,11 @@ def test_evaluation_replays_the_live_loop(written, teacher_folder, tmp_path):
         # The same tree on the same lattices, by the engine and by replay; the engine stops drafting
         # where the request's last tokens leave no room, which changes no step.
         assert tau["live/3/8"] == tau["best_first/3/8"]
+
+    parts = read_recordings(recording).recordings
+    assert [part.request_id for part in parts] == ["k0/0", "k0/1", "k1/0", "k1/1"]
+    tokens = sum(len(part.tokens) - 1 for part in parts)
+    assert tokens == sum(part["tokens"] for part in result["benchmarks"].values())
 
 
 def test_data_and_drafters_may_be_given(teacher_folder, tmp_path, shard):
