@@ -68,6 +68,30 @@ def test_budgets_that_do_not_fit(kind, make_kind, llama):
     assert counters.drafted_tokens <= 2 * counters.steps
 
 
+def test_a_drafter_that_is_never_right_is_reported_within_fifty_steps(
+    kind, make_kind, llama, monkeypatch, caplog
+):
+    plain = Engine(llama, None)
+    session, output = plain.start([5, 6, 7], 53), []
+    while session.finish_reason is None:
+        output += session.step()
+    drafter = drafter_of(make_kind(kind, llama), llama)
+    tokens = drafter.vocabulary.target_ids(torch.arange(drafter.vocabulary.size))
+    said = torch.isin(tokens, torch.tensor(output))
+    assert not said.all()
+    head = drafter.vocabulary.head
+    monkeypatch.setattr(drafter.vocabulary, "head", lambda rows: head(rows) - 1e4 * said)
+    engine = Engine(llama, drafter)
+    session, drafted = engine.start([5, 6, 7], 53), []
+    while session.finish_reason is None:
+        drafted += session.step()
+        # The last step has no room for a drafted token.
+        assert engine.counters.events["never_accepted"] == int(engine.counters.steps >= 50)
+    assert drafted == output
+    assert engine.counters.steps == 52
+    assert "none of its tokens was accepted in 50 steps" in caplog.text
+
+
 def _state(drafter, target):
     features = target.forward(target.new_cache(8), torch.tensor([5, 6])).features
     state = drafter.new_state(8)
