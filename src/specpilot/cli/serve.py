@@ -34,7 +34,8 @@ def command(
         raise Refused("cannot be served", where=f"engine {chosen.engine.kind}", fix="use embedded")
     folder = run or RUNS / chosen.name
     name, why = choose_system(folder, system)
-    say(f"serving {name}: {why}", err=True)
+    if why:
+        say(f"serving {name}: {why}", err=True)
     checkout = (
         find_checkout(folder, name)
         if has_begun(folder) or name != "stock"
@@ -49,11 +50,13 @@ def command(
 def choose_system(run: Path, asked: str | None) -> tuple[str, str]:
     """Which system of a run to serve, and why; stock is never passed off as the best.
 
+    The reason is empty where the user named the system.
+
     Raises:
         Refused: the best was asked for, and nothing was promoted.
     """
     if asked not in (None, "best"):
-        return str(asked), "as asked"
+        return str(asked), ""
     if not has_begun(run):
         if asked is not None:
             raise Refused(

@@ -83,4 +83,4 @@ def test_serve_never_passes_stock_off_as_the_best(tmp_path: Path) -> None:
     for folder, text in ((nothing, "promoted nothing"), (tmp_path / "none", "holds no run")):
         with pytest.raises(Refused, match=text):
             choose_system(folder, "best")
-        assert choose_system(folder, "stock") == ("stock", "as asked")
+        assert choose_system(folder, "stock") == ("stock", "")
