@@ -1,17 +1,18 @@
-"""Speed of exact replay on one core, and the table of a real recording.
+"""Speed of exact replay, and the table of a real recording.
 
-Speed: the recording is drawn; the target's next token is the drafter's candidate of rank r with a
-probability that falls by half with every rank. Every tree is replayed at N=32; best-first trees
-also for a whole curve. Processor time of this process, so that other work on the machine counts
-little.
+Speed of each tree at N=32, best-first also for a whole curve, on a real recording or on drawn
+ones. (Drawn: the target's next token is the drafter's candidate of rank r with a probability that
+falls by half with every rank.) Two counts: *positions* are recorded anchors, each with its lattice,
+whose trees are all answered; *steps* are verify steps of the replayed requests, fewer by tau. Time
+is that of the clock: from the recordings in memory to the replays, fits included.
 
-    OMP_NUM_THREADS=1 python benchmarks/replay.py [--tokens 4000] [--json]
-    python benchmarks/replay.py --recording FILE [--step-seconds 8=0.09,64=0.13] [--json]
+    OMP_NUM_THREADS=1 python benchmarks/replay.py [--tokens 4000] [--workers 2] [--json]
+    python benchmarks/replay.py --recording FILE [--table] [--step-seconds 8=0.09,64=0.13]
 """
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,17 @@ from facts import write
 
 from specengine.trees import StepCost
 from specpilot.cli.replay import parse_step_seconds, replay_document
-from specpilot.costmodel.replay_best_first import best_first_replays
+from specpilot.costmodel.replay import Replayed
 from specpilot.costmodel.replay_files import read_recordings
+from specpilot.costmodel.replay_shares import play_shared
 from specpilot.costmodel.replay_table import TREES, play
 from specpilot.engines.base import Recording
 
 BUDGETS = (2, 4, 8, 16, 32, 64)
+REPEATS = 8
+"""Times that each real request is replayed: processes take time to start."""
+DRAWN = 8
+"""Drawn requests."""
 REAL_BUDGETS = (8, 16, 32, 63)
 MISS = 0.1
 """Share of positions where the target's token is not among the candidates."""
@@ -50,43 +56,57 @@ def draw(tokens: int, positions: int, candidates: int, seed: int = 0) -> Recordi
     return Recording("drawn", output, ids.astype(np.int64), edge)
 
 
-def seconds(work: Callable[[], object], rounds: int) -> float:
-    """Processor seconds, median over rounds."""
+def rates(count: int, times: list[float]) -> dict[str, float]:
+    """Per second: median, and the slowest and fastest round."""
+    return {
+        "median": count / float(np.median(times)),
+        "low": count / max(times),
+        "high": count / min(times),
+    }
+
+
+def timed(work: Callable[[], object], rounds: int) -> list[float]:
+    """Seconds on the clock of each round, after one that warms up."""
     found = []
-    for _ in range(rounds):
-        start = time.process_time()
+    for _ in range(rounds + 1):
+        start = time.perf_counter()
         work()
-        found.append(time.process_time() - start)
-    return float(np.median(found))
+        found.append(time.perf_counter() - start)
+    return found[1:]
 
 
-def speeds(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Recorded positions, and steps taken, per second of one core."""
-    positions, tokens = arguments.positions, arguments.tokens
-    halves = [draw(tokens // 2, positions, arguments.candidates, seed) for seed in (0, 1)]
-
-    def curve() -> list[float]:
-        replays = best_first_replays(halves, positions, max(BUDGETS))
-        return [replay.at(nodes).tau for replay in replays for nodes in BUDGETS]
-
+def speeds(
+    items: Sequence[Recording], groups: Sequence[str], arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """Recorded positions, and verify steps of the replayed requests, per second of each tree."""
+    positions, workers = arguments.positions, arguments.workers
+    recorded = sum(len(item.tokens) - 1 for item in items)
     cost = StepCost(1.0, ((1.0, 0.005),))
     found: dict[str, Any] = {}
-    print(f"D={positions} K={arguments.candidates}, {tokens} recorded positions, one core, N=32")
-    for tree in TREES:
-        replays = play(halves, ["", ""], [tree], [32], positions, cost)[tree][32]
+    for tree in [*arguments.trees.split(","), f"best_first, curve to N={max(BUDGETS)}"]:
+        name, budgets = (tree, [32]) if tree in TREES else ("best_first", list(BUDGETS))
+
+        def work(name: str = name, budgets: Sequence[int] = budgets) -> dict[int, list[Replayed]]:
+            if workers == 1:
+                return play(items, groups, [name], budgets, positions, cost)[name]
+            return play_shared(items, groups, [name], budgets, positions, cost, workers)[name]
+
+        replays = work()[32]
         steps = sum(len(item.accepted) for item in replays)
-        taken = seconds(
-            lambda tree=tree: play(halves, ["", ""], [tree], [32], positions, cost),
-            arguments.rounds,
+        times = timed(work, arguments.rounds)
+        found[tree] = {
+            "tau": sum(item.emitted for item in replays) / steps,
+            "positions_per_second": rates(recorded, times),
+            "steps_per_second": rates(steps, times),
+        }
+        shown = "  ".join(
+            f"{rate['median']:9,.0f} [{rate['low']:,.0f}, {rate['high']:,.0f}] {unit}/s"
+            for unit, rate in zip(
+                ("positions", "steps"), list(found[tree].values())[1:], strict=True
+            )
         )
-        found[tree] = {"positions_per_second": tokens / taken, "steps_per_second": steps / taken}
-        print(f"  {tree:28} {tokens / taken:10,.0f} positions/s {steps / taken:10,.0f} steps/s")
-    name = f"best_first, curve to N={max(BUDGETS)}"
-    rate = tokens / seconds(curve, arguments.rounds)
-    found[name] = {"positions_per_second": rate}
-    print(f"  {name:28} {rate:10,.0f} positions/s")
-    shape = {"positions": positions, "candidates": arguments.candidates, "tokens": tokens}
-    return {**shape, "nodes": 32, "trees": found}
+        print(f"  {tree:26} {shown}", flush=True)
+    return {"workers": workers, "recorded_positions": recorded, "nodes": 32, "trees": found}
 
 
 def real(path: Path, step_seconds: str) -> dict[str, Any]:
@@ -110,11 +130,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--recording", type=Path, help="a real one, as benchmarks/record.py writes")
     parser.add_argument("--step-seconds", default="", help="measured steps, for caddtree")
+    parser.add_argument("--trees", default=",".join(TREES), help="names of trees to time")
+    parser.add_argument("--workers", type=int, default=1, help="processes that share requests")
+    parser.add_argument("--table", action="store_true", help="the recording's table too")
     parser.add_argument("--json", action="store_true", help="write benchmarks/results/replay.json")
     arguments = parser.parse_args()
-    result: dict[str, Any] = {"speed": speeds(arguments)}
+    shape = arguments.tokens // DRAWN, arguments.positions, arguments.candidates
+    drawn = [draw(*shape, seed) for seed in range(DRAWN)]
+    print(f"drawn, D={shape[1]} K={shape[2]}, {DRAWN} x {shape[0]} tokens, N=32")
+    result: dict[str, Any] = {"drawn": speeds(drawn, [""] * DRAWN, arguments)}
     if arguments.recording is not None:
-        result["recording"] = real(arguments.recording, arguments.step_seconds)
+        file = read_recordings(arguments.recording)
+        items, groups = file.recordings * REPEATS, file.groups * REPEATS
+        print(f"{arguments.recording.name}, {REPEATS} times its {len(file.recordings)} requests")
+        result["real"] = {"repeats": REPEATS, **speeds(items, groups, arguments)}
+        if arguments.table:
+            result["recording"] = real(arguments.recording, arguments.step_seconds)
     if arguments.json:
         write("replay", result)
 

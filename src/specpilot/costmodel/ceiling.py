@@ -6,7 +6,7 @@ from statistics import fmean
 import numpy as np
 
 from specpilot.core.measurement import KernelClass, Profile
-from specpilot.costmodel.replay import mean_tau, replay_chain
+from specpilot.costmodel.replay import check_recording, mean_tau, replay_chain
 from specpilot.costmodel.replay_best_first import best_first_replays
 from specpilot.engines.base import Recording
 from specpilot.loop.facts import CeilingFacts, Factor
@@ -18,8 +18,13 @@ BUDGETS = (2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 def tau_curve(
     recordings: Sequence[Recording], positions: int
 ) -> tuple[dict[int, float], dict[int, float]]:
-    """tau(N) of the best-first tree and of the chain, over all steps of the recordings."""
-    replays = best_first_replays(recordings, positions, max(BUDGETS))
+    """tau(N) of the best-first tree and of the chain, over all steps of the recordings.
+
+    Raises:
+        WorkloadError: a recording is damaged.
+    """
+    checked = [check_recording(item) for item in recordings]
+    replays = best_first_replays(checked, positions, max(BUDGETS))
     tree = {nodes: mean_tau([replay.at(nodes) for replay in replays]) for nodes in BUDGETS}
     chain = {
         nodes: mean_tau([replay_chain(item, nodes - 1) for item in recordings])

@@ -22,7 +22,6 @@ from specengine.trees import (
 from specengine.trees.best_first_places import CHUNK, Rescore, places
 from specpilot.costmodel.replay import (
     Replayed,
-    check_recording,
     lattice_at,
     needed_rows,
     walk,
@@ -92,17 +91,12 @@ def best_first_replays(
     max_nodes: int,
     builder: BestFirstBuilder = PLAIN,
 ) -> list[BestFirstReplay]:
-    """Replays of recordings, in their order.
+    """Replays of checked recordings, in their order.
 
     Args:
         positions: of each lattice, as many as all recordings have.
         max_nodes: largest budget that will be asked.
-
-    Raises:
-        WorkloadError: a recording is damaged.
     """
-    for item in recordings:
-        check_recording(item)
     buffer = np.zeros(0, dtype=np.float32)
     found = []
     for pool in _pools(recordings):
