@@ -124,6 +124,11 @@ def _trees(facts: PlanningFacts) -> Iterable[DirectionPlan]:
         {"tree": "best_first", "positions": DEEP_POSITIONS, "nodes": n} for n in ranked
     ]
     gains = [_gain(facts.ceiling, speeds[n]) for n in ranked if n in speeds]
+    tempered = {n: speed for n, _, speed in facts.ceiling.tempered_curve}
+    values = {option.name: option.value for option in facts.catalogue}
+    if ranked[0] in tempered and values.get("tree_temperature") == 1.0:
+        grid.insert(1, {**grid[0], "tree_temperature": facts.ceiling.tree_temperature})
+        gains.append(_gain(facts.ceiling, tempered[ranked[0]]))
     yield _plan(
         facts, "best_first_tree", "Best-first tree", Factor.TAU,
         "Verify the best-first tree of the lattice instead of the greedy chain.",
@@ -140,9 +145,12 @@ def _tuning(facts: PlanningFacts) -> Iterable[DirectionPlan]:
     around = [n for n in NODE_LADDER if n < nodes][-1:] + [n for n in NODE_LADDER if n > nodes][:1]
     grid: list[Options] = [{"nodes": n} for n in around if n < WIDE_NODES]
     grid.append({"positions": 0 if values["positions"] == DEEP_POSITIONS else DEEP_POSITIONS})
+    if facts.ceiling.tempered_curve and values.get("tree_temperature") == 1.0:
+        grid.append({"tree_temperature": facts.ceiling.tree_temperature})
     yield _plan(
         facts, "tree_tuning", "Tree size and depth", Factor.TAU,
-        "Try the neighbouring node budgets, and the trained depth against the deeper one.",
+        "Try the neighbouring node budgets, the trained depth against the deeper one, and the "
+        "temperature that suits the recordings.",
         grid, None, kind=DirectionKind.TUNING,
     )  # fmt: skip
     wide = [n for n, _, _ in facts.ceiling.curve if n >= WIDE_NODES and n > nodes]

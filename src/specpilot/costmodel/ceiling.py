@@ -5,9 +5,11 @@ from statistics import fmean
 
 import numpy as np
 
+from specengine.trees import BestFirst
 from specpilot.core.measurement import KernelClass, Profile
 from specpilot.costmodel.replay import check_recording, mean_tau, replay_chain
 from specpilot.costmodel.replay_best_first import best_first_replays
+from specpilot.costmodel.replay_fit import best_temperature, walks_by_temperature
 from specpilot.engines.base import Recording
 from specpilot.loop.facts import CeilingFacts, Factor
 
@@ -24,14 +26,37 @@ def tau_curve(
         WorkloadError: a recording is damaged.
     """
     checked = [check_recording(item) for item in recordings]
-    replays = best_first_replays(checked, positions, max(BUDGETS))
-    tree = {nodes: mean_tau([replay.at(nodes) for replay in replays]) for nodes in BUDGETS}
+    tree = best_first_curve(checked, positions, BestFirst())
     chain = {
         nodes: mean_tau([replay_chain(item, nodes - 1) for item in recordings])
         for nodes in BUDGETS
         if nodes - 1 <= positions
     }
     return tree, chain
+
+
+def best_first_curve(
+    recordings: Sequence[Recording], positions: int, builder: BestFirst
+) -> dict[int, float]:
+    """tau(N) of best-first trees of checked recordings."""
+    replays = best_first_replays(recordings, positions, max(BUDGETS), builder)
+    return {nodes: mean_tau([replay.at(nodes) for replay in replays]) for nodes in BUDGETS}
+
+
+def tempered_curve(
+    recordings: Sequence[Recording], positions: int, nodes: int, tau: float
+) -> tuple[float, dict[int, float]]:
+    """The temperature that suits these requests, and tau(N) at it; 1 and nothing where none helps.
+
+    Args:
+        nodes: budget that it is chosen for.
+        tau: of the plain best-first tree there.
+    """
+    temperature = best_temperature(walks_by_temperature(recordings, [nodes], positions))
+    if temperature == 1.0:
+        return 1.0, {}
+    curve = best_first_curve(recordings, positions, BestFirst(temperature))
+    return (temperature, curve) if curve[nodes] > tau else (1.0, {})
 
 
 def step_cost(step_seconds: Mapping[int, float], fallback_seconds: float, nodes: int) -> float:
@@ -73,11 +98,12 @@ def ceiling_facts(
         name: fmean(profile.by_class.get(name, 0.0) for profile in profiles) for name in KernelClass
     }
     profiled, floor = sum(by_class.values()), sum(floors.values())
+    costs = {nodes: step_cost(step_seconds, step, nodes) for nodes in tree}
     speedup = {
-        nodes: value * autoregressive_seconds / step_cost(step_seconds, step, nodes)
-        for nodes, value in tree.items()
+        nodes: value * autoregressive_seconds / costs[nodes] for nodes, value in tree.items()
     }
     best = max(speedup, key=lambda nodes: speedup[nodes])
+    temperature, tempered = tempered_curve(recordings, positions, best, tree[best])
     factors = {
         Factor.TAU: tree[best] / tau,
         Factor.KERNEL: profiled / floor,
@@ -100,4 +126,9 @@ def ceiling_facts(
         floor_by_class=dict(floors),
         curve=tuple((nodes, value, speedup[nodes]) for nodes, value in tree.items()),
         chain_curve=tuple(chain.items()),
+        tree_temperature=temperature,
+        tempered_curve=tuple(
+            (nodes, value, value * autoregressive_seconds / costs[nodes])
+            for nodes, value in tempered.items()
+        ),
     )

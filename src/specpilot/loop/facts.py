@@ -48,6 +48,10 @@ class CeilingFacts(Record):
     """(N, tau(N) by exact replay of the best-first tree, S(N) = tau(N) / c(N))."""
     chain_curve: tuple[tuple[PositiveInt, Positive], ...] = ()
     """(N, tau(N)) of the chain."""
+    tree_temperature: Positive = 1.0
+    """At which best-first trees took the fewest steps over the recordings; 1 where none helped."""
+    tempered_curve: tuple[tuple[PositiveInt, Positive, Positive], ...] = ()
+    """As `curve`, at that temperature; empty at 1."""
 
 
 class SpeedFacts(Record):

@@ -49,7 +49,7 @@ def facts_of(options: dict[str, Any] | None = None, **changes: Any) -> PlanningF
             CatalogueOption(name=name, value=value, explanation=name)
             for name, value in values.items()
         ),
-        "promoted_options": tuple(sorted(k for k in values if values[k] != STOCK[k])),
+        "promoted_options": tuple(sorted(k for k in STOCK if values[k] != STOCK[k])),
     }
     return PlanningFacts(**(table | changes))
 
@@ -86,6 +86,24 @@ def test_the_tree_grid_starts_with_the_best_predicted_budget() -> None:
     assert all(int(setting["nodes"]) < WIDE_NODES for setting in plan.grid)
     own = 2.4 * 0.035 / 0.06
     assert plan.expected_headroom == pytest.approx(1.6 / own - 1)
+
+
+def test_a_temperature_is_offered_where_replay_says_that_it_helps() -> None:
+    warm = facts_of().ceiling.model_copy(
+        update={"tree_temperature": 1.3, "tempered_curve": ((16, 3.3, 1.75), (32, 3.6, 1.6))}
+    )
+    tempered = {"tree_temperature": 1.0}
+    (plan,) = plan_directions(facts_of(tempered, ceiling=warm), (), 1)
+    assert plan.grid[1] == {**plan.grid[0], "tree_temperature": 1.3}
+    assert plan.expected_headroom == pytest.approx(1.75 / (2.4 * 0.035 / 0.06) - 1)
+    promoted = {"tree": "best_first", "positions": DEEP_POSITIONS, "nodes": 16}
+    for own, offered in ((1.0, True), (1.3, False)):
+        facts = facts_of({**promoted, "tree_temperature": own}, phase=3, ceiling=warm)
+        grids = {plan.mechanism: plan.grid for plan in plan_directions(facts, (), 8)}
+        assert ({"tree_temperature": 1.3} in grids["tree_tuning"]) is offered
+    for facts in (facts_of(tempered), facts_of(ceiling=warm)):
+        (plan,) = plan_directions(facts, (), 1)
+        assert not any("tree_temperature" in setting for setting in plan.grid)
 
 
 def test_only_options_that_exist_are_planned() -> None:

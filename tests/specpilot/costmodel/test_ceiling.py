@@ -6,11 +6,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from drawn_recordings import drawn_recording
 
+from specengine.trees import BestFirst
 from specpilot.core.errors import DeploymentError, WorkloadError
 from specpilot.core.measurement import KernelClass, Profile
 from specpilot.costmodel import hardware
-from specpilot.costmodel.ceiling import ceiling_facts, step_cost
+from specpilot.costmodel.ceiling import (
+    best_first_curve,
+    ceiling_facts,
+    step_cost,
+    tempered_curve,
+)
 from specpilot.costmodel.floors import StepWork, floor_seconds
 from specpilot.costmodel.hardware import Peaks, cpu_peaks, gpu_peaks
 from specpilot.costmodel.shapes import ModelShape, drafter_parameters, target_shape
@@ -89,6 +96,17 @@ def test_factors_multiply_and_the_largest_is_named() -> None:
     )
     taus = [tau for _, tau, _ in facts.curve]
     assert taus == sorted(taus)
+
+
+def test_a_temperature_is_told_where_it_saves_steps() -> None:
+    items = [drawn_recording(seed, tokens=60) for seed in range(3)]
+    plain = best_first_curve(items, 5, BestFirst())
+    temperature, curve = tempered_curve(items, 5, 16, plain[16])
+    # Targets that know nothing of their drafts: any confidence is too much.
+    assert temperature > 1.0
+    assert curve == best_first_curve(items, 5, BestFirst(temperature))
+    assert curve[16] > plain[16]
+    assert tempered_curve(items, 5, 16, curve[16]) == (1.0, {})
 
 
 def test_shapes_come_from_headers(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from specpilot.core.system import System
 from specpilot.loop.facts import CeilingFacts, SpeedFacts
 from specpilot.loop.run import Run
 
-REPLAYABLE = frozenset({"tree", "positions", "nodes"})
+REPLAYABLE = frozenset({"tree", "tree_temperature", "positions", "nodes"})
 """Options whose effect on tau a recording answers exactly."""
 _SHORT_TOKENS = 128
 RECORDED_POSITIONS = 16
@@ -36,21 +36,23 @@ async def headroom(question: Question, arguments: HeadroomArguments) -> Headroom
     current = run.state.round
     if arguments.method != "microbenchmark" and current is not None and current.ceiling is not None:
         paths = run.systems.changed_paths(run.best.commit, asked.commit)
-        if paths == ("system.toml",) and can_replay(run.best, asked):
-            return by_replay(current.ceiling.ceiling, run.best, asked)
+        ceiling = current.ceiling.ceiling
+        if paths == ("system.toml",) and can_replay(ceiling, run.best, asked):
+            return by_replay(ceiling, run.best, asked)
         if arguments.method == "replay":
             raise Refused(
                 "cannot be replayed",
                 where=f"options {', '.join(sorted(changed_options(run.best, asked))) or 'none'}",
-                fix=f"replay answers for best-first trees of {RECORDED_POSITIONS} "
-                "positions and their node budgets",
+                fix=f"replay answers for best-first trees of {RECORDED_POSITIONS} positions, their "
+                f"node budgets and the temperatures {', '.join(map(str, _curves(ceiling)))}",
             )
     within_budget(run)
     return await by_short_run(run, question.direction, asked)
 
 
-def can_replay(base: System, asked: System) -> bool:
-    """Whether the ceiling's curve answers: best-first trees of the recorded depth, nothing else."""
+def can_replay(ceiling: CeilingFacts, base: System, asked: System) -> bool:
+    """Whether a curve of the ceiling answers: best-first trees of the recorded depth, at a
+    temperature that was replayed, nothing else."""
     changed = {key for key, value in asked.options.items() if base.options.get(key) != value}
     deep = [s for s in (base, asked) if s.options.get("tree") == "best_first"]
     return (
@@ -59,6 +61,7 @@ def can_replay(base: System, asked: System) -> bool:
         and changed <= REPLAYABLE
         and asked in deep
         and all(s.options.get("positions") == RECORDED_POSITIONS for s in deep)
+        and all(_temperature(s) in _curves(ceiling) for s in deep)
     )
 
 
@@ -83,7 +86,19 @@ def by_replay(ceiling: CeilingFacts, base: System, asked: System) -> HeadroomAns
 
 def _point(ceiling: CeilingFacts, system: System) -> tuple[int, float, float]:
     nodes = int(system.options.get("nodes", 0)) or ceiling.best_nodes
-    return min(ceiling.curve, key=lambda item: abs(item[0] - nodes))
+    curve = _curves(ceiling)[_temperature(system)]
+    return min(curve, key=lambda item: abs(item[0] - nodes))
+
+
+def _curves(ceiling: CeilingFacts) -> dict[float, tuple[tuple[int, float, float], ...]]:
+    """The replayed curves by the temperature of their trees."""
+    tempered = {ceiling.tree_temperature: ceiling.tempered_curve} if ceiling.tempered_curve else {}
+    return {1.0: ceiling.curve, **tempered}
+
+
+def _temperature(system: System) -> float:
+    value = system.options.get("tree_temperature", 1.0)
+    return float(value) if isinstance(value, int | float) else 0.0
 
 
 async def by_short_run(run: Run, direction: str, system: System) -> HeadroomAnswer:
