@@ -66,13 +66,13 @@ def rates(count: int, times: list[float]) -> dict[str, float]:
 
 
 def timed(work: Callable[[], object], rounds: int) -> list[float]:
-    """Seconds on the clock of each round, after one that warms up."""
+    """Seconds on the clock of each round."""
     found = []
-    for _ in range(rounds + 1):
+    for _ in range(rounds):
         start = time.perf_counter()
         work()
         found.append(time.perf_counter() - start)
-    return found[1:]
+    return found
 
 
 def speeds(

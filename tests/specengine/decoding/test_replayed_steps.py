@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from specengine.decoding import Engine, EngineOptions
+from specengine.decoding.recorder import RecordedOutput
 from specengine.lattice import Lattice
 from specengine.models import Target
 from specengine.trees import TREES, CaDDTree, StepCost, TreeBuilder, make_builder
 from specengine.trees.calibration import fit_calibrated, fit_sequoia, outcomes_of
 from specengine.trees.parameter_file import parameter_text
+from specpilot.costmodel.replay_files import read_recordings
 from specpilot.costmodel.replay_trees import ChainReplay, Replay, TreeReplay, replays_of
 from specpilot.engines.base import Recording
 
@@ -90,6 +92,14 @@ def replayed_steps(replay: Replay, nodes: int) -> list[int]:
     return steps
 
 
+def stored(recorded: RecordedOutput, folder: Path) -> Recording:
+    """The recording as the file of an answer gives it back."""
+    path = folder / "recording.npz"
+    np.savez(path, tokens=recorded.tokens, ids=recorded.ids, edge=recorded.edge)
+    (recording,) = read_recordings(path).recordings
+    return recording
+
+
 def options_of(name: str, recording: Recording, folder: Path) -> dict[str, object]:
     """Options of the tree under test, with a file of fitted parameters where it has some."""
     if name == HOT:
@@ -140,7 +150,7 @@ def test_the_same_steps(
     limit = 60
     recorded = Engine(target, drafter).record(PROMPT, limit, POSITIONS)
     assert len(recorded.tokens) == (text.index(text[33]) + 1 if ends_early else limit)
-    recording = Recording("r", recorded.tokens, recorded.ids, recorded.edge)
+    recording = stored(recorded, tmp_path)
     chosen = options_of(name, recording, tmp_path)
     builder = builder_of(chosen)
     limits = (limit,) if ends_early else (limit, *range(9, 21))
@@ -163,7 +173,7 @@ def test_the_fast_replay_takes_the_same_steps_as_the_plain_one(
 ) -> None:
     target, drafter, _ = drafted
     recorded = Engine(target, drafter).record(PROMPT, 60, POSITIONS)
-    recording = Recording("r", recorded.tokens, recorded.ids, recorded.edge)
+    recording = stored(recorded, tmp_path)
     builder = builder_of(options_of(name, recording, tmp_path))
     (fast,) = replays_of([recording], name, [builder], POSITIONS, 24)
     plain = TreeReplay(recording, builder, POSITIONS)
