@@ -113,3 +113,16 @@ def test_a_lattice_with_few_paths_gives_small_trees() -> None:
     (replay,) = best_first_replays([item], 2, 20)
     assert replay.at(20).rows == 7 * len(replay.at(20).accepted)
     assert replay.at(20) == TreeReplay(item, BestFirst(), 2).at(20)
+
+
+@pytest.mark.parametrize("tokens", [2, 4, 60])
+def test_walks_from_the_first_anchors_are_replays_of_what_follows(tokens: int) -> None:
+    item = drawn_recording(3, tokens)
+    (replay,) = best_first_replays([item], 5, 12)
+    for nodes in (2, 12):
+        emitted, steps = 0, 0
+        for start in range(min(5, tokens - 1)):
+            rest = Recording("r", item.tokens[start:], item.ids[start:], item.edge[start:])
+            walked = best_first_replays([rest], 5, 12)[0].at(nodes)
+            emitted, steps = emitted + walked.emitted, steps + len(walked.accepted)
+        assert replay.from_starts(nodes) == (emitted, steps)
