@@ -7,9 +7,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from specpilot.cli.output import is_terminal, number, print_json
+from specpilot.cli.output import is_terminal, number, print_json, say
 from specpilot.core.errors import SpecPilotError
 from specpilot.report.writing import read_report
+
+BELOW_ONE = (
+    "a factor below 1 has nothing to win; overhead is below 1 where the profiler that times the "
+    "kernel classes costs more than the gaps between kernels"
+)
 
 
 def command(
@@ -42,3 +47,6 @@ def command(
             number(1000 * facts["floor_seconds"], ".2f"),
         )
     Console(no_color=not is_terminal(), highlight=False).print(table)
+    factors = [value for facts in found.values() if facts for value in facts["factors"].values()]
+    if min(factors) < 1:
+        say(BELOW_ONE)

@@ -22,12 +22,17 @@ def command(
     """Show directions, leases, time and the last verdict of a run, live or not."""
     lines = read_journal(require_run(run)).lines
     alive = controller_process(run)
-    if as_json:
-        print_json({"running": alive is not None, **build_report(lines)})
-        return
     watch = Watch(run, live=alive is not None)
     for line in lines:
         watch.add(line)
+    if as_json:
+        now = {
+            "running": alive is not None,
+            "doing": watch.doing() or None,
+            "last_event_at": lines[-1].time,
+        }
+        print_json({**now, **build_report(lines)})
+        return
     colour = is_terminal()
     console = Console(no_color=not colour, highlight=False, width=None if colour else 110)
     console.print(render(watch))

@@ -149,6 +149,10 @@ def test_status_labels_its_times(
     assert "finished: promoted" in said.splitlines()[0]
     assert f"ago at {datetime.fromisoformat(lines[-1].time):%Y-%m-%d %H:%M:%S} UTC" in said
     assert "A/A noise" in said
+    assert run(["status", str(finished), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["running"], found["doing"]) == (False, None)
+    assert found["last_event_at"] == lines[-1].time
 
 
 def test_planned_headroom_is_called_planned(lines: tuple[JournalLine, ...], tmp_path: Path) -> None:
