@@ -47,6 +47,6 @@ def command(
             number(1000 * facts["floor_seconds"], ".2f"),
         )
     Console(no_color=not is_terminal(), highlight=False).print(table)
-    factors = [value for facts in found.values() if facts for value in facts["factors"].values()]
-    if min(factors) < 1:
+    shown = [value for facts in found.values() if facts for value in facts["factors"].values()]
+    if min(shown) < 1:
         say(BELOW_ONE)

@@ -74,9 +74,11 @@ def verify(
     from specpilot.memory.admission import verify_entry
 
     registry = Registry(memory)
-    stock = read_stock_tree({})
+    names = [entry] if entry is not None else list(registry.ids())
     results = []
-    for name in [entry] if entry is not None else registry.ids():
+    # An empty folder is told without reading the engine.
+    stock = read_stock_tree({}) if names else {}
+    for name in names:
         try:
             verify_entry(registry, registry.find(name), stock)
             results.append({"entry": name, "exact": True, "detail": "gives its source system"})

@@ -13,7 +13,7 @@ from specpilot.cli.models import require_models
 from specpilot.cli.output import Finished
 from specpilot.cli.runs import DEPLOYMENT_FILE, RUNS, create_run, has_begun, require_free
 from specpilot.cli.summary import print_summary
-from specpilot.cli.watching import Watch
+from specpilot.cli.watching import Watch, utc_now
 from specpilot.core.deployment import Deployment, load_deployment, parse_deployment
 from specpilot.core.errors import ExitCode, SpecPilotError
 
@@ -42,7 +42,7 @@ def run_and_report(folder: Path, *, as_json: bool) -> int:
     from specpilot.report.writing import write_report
 
     unit = expected_unit(load_deployment(folder / DEPLOYMENT_FILE))
-    watch = Watch(folder, unit=unit)
+    watch = Watch(folder, unit=unit, begun=utc_now())
     code = drive(folder, choose_display(watch, json_lines=as_json))
     if has_begun(folder):
         try:

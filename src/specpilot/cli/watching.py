@@ -28,6 +28,7 @@ class Watch:
         *,
         unit: float | None = None,
         live: bool = True,
+        begun: datetime | None = None,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         """Watch a run folder.
@@ -35,6 +36,7 @@ class Watch:
         Args:
             unit: expected seconds of one paired run, until the run has measured it.
             live: whether a controller is at work, so that time goes on after the last line.
+            begun: when it was started, where that is known: a pause before is no work.
         """
         self.state = RunState()
         self.recent: list[str] = []
@@ -43,6 +45,7 @@ class Watch:
         self._folder = folder
         self._unit = unit
         self._live = live
+        self._begun = begun
         self._now = now
         self._leased: datetime | None = None
         self._worked = 0.0
@@ -64,7 +67,10 @@ class Watch:
 
     def quiet_seconds(self) -> float:
         """Since the last line."""
-        return 0.0 if self.last is None else max((self._now() - self.last).total_seconds(), 0.0)
+        if self.last is None:
+            return 0.0
+        since = self.last if self._begun is None else max(self.last, self._begun)
+        return max((self._now() - since).total_seconds(), 0.0)
 
     def worked_seconds(self) -> float:
         """In which a controller was at work."""
@@ -80,7 +86,9 @@ class Watch:
         if started is None or unit is None:
             return elapsed
         left = remaining(started.deployment, self.state, unit) - self.quiet_seconds()
-        return f"{elapsed}, about {spell_seconds(max(left, 0.0))} left"
+        if left <= 0:
+            return f"{elapsed}, longer than expected"
+        return f"{elapsed}, about {spell_seconds(left)} left"
 
     def doing(self) -> str:
         """What is measured now, from leases and the controller's own hint."""

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 import simulation
 
+from specpilot.controller.main import run_controller
+from specpilot.core.errors import ExitCode
+
 COMMAND = [sys.executable, "-m", "specpilot.cli.main"]
 ASCII = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
 
@@ -23,13 +26,16 @@ def called(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[bytes]
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
-    """A run that was optimized in such a world, and what the command printed."""
+    """A finished run, and what `resume` prints of it in such a world: every line and the table."""
     folder = tmp_path_factory.mktemp("ascii")
-    platform = {"devices": ["cpu"], "isolation": "none"}
-    simulation.write_deployment(folder, simulation.deployment_of(platform=platform))
-    done = called(folder, "optimize", "deployment.toml")
+    deployment = simulation.deployment_of()
+    null = ("system.toml", "positions = 0", "positions = 8")
+    run = folder / "runs" / "simulated"
+    simulation.write_deployment(run, deployment)
+    run_controller(run, simulation.parts_of(deployment, {"null": [null]}))
+    done = called(folder, "resume", "runs/simulated")
     assert b"Traceback" not in done.stderr
-    assert done.returncode == 5
+    assert done.returncode == ExitCode.NOTHING_PROMOTED
     return folder, done.stdout
 
 
@@ -49,11 +55,12 @@ def test_reading_commands_degrade(played: tuple[Path, bytes], command: str) -> N
 
 
 def test_json_is_escaped_and_not_altered(played: tuple[Path, bytes]) -> None:
-    journal = (played[0] / "runs/simulated/journal.jsonl").read_text(encoding="utf-8")
     named = called(played[0], "report", "runs/simulated", "--json")
-    whole = json.loads((played[0] / "runs/simulated/report/report.json").read_text("utf-8"))
-    assert json.loads(named.stdout.decode("ascii")) == whole
-    assert journal
+    found = json.loads(named.stdout.decode("ascii"))
+    assert "A/A noise ±" in found["detail"]
+    assert found == json.loads(
+        (played[0] / "runs/simulated/report/report.json").read_text(encoding="utf-8")
+    )
 
 
 def test_an_error_with_foreign_signs_is_still_one_line(played: tuple[Path, bytes]) -> None:

@@ -112,6 +112,20 @@ def test_expected_time_comes_from_the_runs_own_first_paired_run(
     assert left[-1] == 0.0
 
 
+def test_a_pause_before_a_resumption_is_no_work(
+    lines: tuple[JournalLine, ...], tmp_path: Path
+) -> None:
+    seen = until(lines, "lease_taken")
+    clock = Clock(datetime.fromisoformat(seen[-1].time) + timedelta(hours=9))
+    watch = Watch(tmp_path, unit=1.0, begun=clock.time, now=clock)
+    for line in seen:
+        watch.add(line)
+    clock.time += timedelta(seconds=3)
+    assert watch.times().startswith("3 s so far, about ")
+    clock.time += timedelta(seconds=60)
+    assert watch.times() == "63 s so far, longer than expected"
+
+
 def test_more_work_takes_longer() -> None:
     deployment = simulation.deployment_of()
     two = simulation.deployment_of(platform={"devices": ["cuda:0", "cuda:1"]})
