@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -46,6 +46,7 @@ def build_app(service: Service) -> Starlette:
         routes=[Route(path, endpoint, methods=[method]) for method, path, endpoint in _ROUTES],
         exception_handlers={
             ApiError: _api_error,
+            ClientDisconnect: _client_gone,
             EngineError: _engine_error,
             HTTPException: _http_error,
         },
@@ -62,6 +63,11 @@ async def _api_error(request: Request, error: Exception) -> Response:
 
 async def _engine_error(request: Request, error: Exception) -> Response:
     return as_api_error(error).response()
+
+
+async def _client_gone(request: Request, error: Exception) -> Response:
+    # Nobody reads it; a request must end with some answer all the same.
+    return Response(status_code=499)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -17,7 +17,7 @@ from specengine.server.protocol import (
     GenerationRequest,
     read_request,
 )
-from specengine.server.service import ClientGone, Service, wait_for
+from specengine.server.service import Service, wait_for
 from specengine.server.shapes import ChatShape, CompletionShape, Shape
 from specengine.server.text import TextOutput
 from specengine.server.work import Emission, Generation
@@ -85,8 +85,6 @@ async def _generate(
         return StreamingResponse(
             events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"}
         )
-    except ClientGone:
-        return Response(status_code=499)
     finally:
         if not finished:
             service.scheduler.cancel(work)

@@ -19,7 +19,7 @@ from specengine.server.protocol import (
     StepTimesRequest,
     read_request,
 )
-from specengine.server.service import ClientGone, Service, call_engine
+from specengine.server.service import Service, call_engine
 
 
 async def health(request: Request) -> Response:
@@ -153,7 +153,4 @@ async def _answered(
     action: Callable[[Callable[[], bool]], Any],
     respond: Callable[[Any], Response],
 ) -> Response:
-    try:
-        return respond(await call_engine(service, request, action))
-    except ClientGone:
-        return Response(status_code=499)
+    return respond(await call_engine(service, request, action))

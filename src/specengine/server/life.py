@@ -20,6 +20,7 @@ from specengine.drafters import load_drafter
 from specengine.errors import CheckpointError
 from specengine.models import load_target
 from specengine.server.app import WORKER_END_SECONDS, build_app
+from specengine.server.connection import Connection
 from specengine.server.scheduler import Scheduler
 from specengine.server.service import Service
 from specengine.server.sockets import bind_unix, remove_unix
@@ -107,24 +108,28 @@ def load_service(arguments: argparse.Namespace, options: EngineOptions) -> Servi
     return Service(engine, scheduler, codec, name, arguments.tree_hash)
 
 
-def serve(service: Service, arguments: argparse.Namespace, bound: socket.socket | None) -> int:
-    """Serve until told to end; returns the exit code.
-
-    Raises:
-        OptionError: the Unix socket was taken while the model loaded.
-    """
-    config = uvicorn.Config(
+def http_config(service: Service, shutdown_seconds: int) -> uvicorn.Config:
+    """How uvicorn serves; running requests have `shutdown_seconds` to finish."""
+    return uvicorn.Config(
         build_app(service),
-        http="h11",
+        http=Connection,
         ws="none",
         loop="asyncio",
         log_config=None,
         log_level="warning",
         access_log=False,
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=arguments.shutdown_timeout,
+        timeout_graceful_shutdown=shutdown_seconds,
     )
-    server = Server(config, service.scheduler)
+
+
+def serve(service: Service, arguments: argparse.Namespace, bound: socket.socket | None) -> int:
+    """Serve until told to end; returns the exit code.
+
+    Raises:
+        OptionError: the Unix socket was taken while the model loaded.
+    """
+    server = Server(http_config(service, arguments.shutdown_timeout), service.scheduler)
     service.scheduler.on_crash = server.crash
     path: Path | None = arguments.uds
     if bound is None:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from specengine.decoding import Engine
 from specengine.server.scheduler import Scheduler
@@ -13,10 +13,6 @@ from specengine.server.text import TextCodec
 from specengine.server.work import Call
 
 Result = TypeVar("Result")
-
-
-class ClientGone(Exception):
-    """The client closed its connection; nobody reads the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +37,14 @@ async def wait_for(awaitable: Awaitable[Result], request: Request) -> Result:
     """Await a result while watching the client's connection.
 
     Raises:
-        ClientGone: the client disconnected first.
+        ClientDisconnect: the client is gone; nobody would read the answer.
     """
     result = asyncio.ensure_future(awaitable)
     gone = asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait({result, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not result.done():
-            raise ClientGone
+            raise ClientDisconnect
         return result.result()
     finally:
         gone.cancel()
@@ -63,7 +59,7 @@ async def call_engine(
 
     Raises:
         ApiError: the queue is full, or the call failed.
-        ClientGone: the client disconnected; the call ends as soon as it can.
+        ClientDisconnect: the client is gone; the call ends as soon as it can.
     """
     call = Call(action)
     service.scheduler.submit(call)

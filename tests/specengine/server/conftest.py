@@ -13,17 +13,15 @@ import aiohttp
 import numpy as np
 import pytest
 import torch
-import uvicorn
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from specengine.decoding import Engine, EngineOptions
 from specengine.lattice import Lattice
 from specengine.models import Target
-from specengine.server.app import build_app
-from specengine.server.life import Server
+from specengine.server.life import Server, http_config
 from specengine.server.scheduler import Scheduler
 from specengine.server.service import Service
-from specengine.server.sockets import bind_unix
+from specengine.server.sockets import bind_tcp, bind_unix
 from specengine.server.text import TextCodec
 
 TEMPLATE = (
@@ -92,6 +90,7 @@ class Served:
     server: Server
     task: asyncio.Task[None]
     path: Path
+    address: tuple[str, int]
 
     async def post(self, path: str, body: Any, status: int = 200) -> Any:
         """The JSON of an answer with the expected status."""
@@ -198,24 +197,22 @@ def serving(tiny_model: Callable[..., torch.nn.Module], tmp_path: Path) -> Servi
         engine = Engine(target, drafter, options, slots=slots)
         scheduler = Scheduler(slots=slots, max_queue=max_queue)
         service = Service(engine, scheduler, codec, "tiny", "cafe")
-        config = uvicorn.Config(
-            build_app(service), log_config=None, ws="none", timeout_graceful_shutdown=5
-        )
-        server = Server(config, scheduler)
+        server = Server(http_config(service, 5), scheduler)
         scheduler.on_crash = server.crash
         path = tmp_path / "s"
-        bound = bind_unix(path)
-        task = asyncio.create_task(server.serve(sockets=[bound]))
+        bound, tcp = bind_unix(path), bind_tcp("127.0.0.1", 0)
+        task = asyncio.create_task(server.serve(sockets=[bound, tcp]))
         while not server.started:
             await asyncio.sleep(0.002)
         connector = aiohttp.UnixConnector(str(path), limit=0, force_close=True)
         try:
             async with aiohttp.ClientSession(connector=connector) as session:
-                yield Served(session, service, server, task, path)
+                yield Served(session, service, server, task, path, tcp.getsockname())
         finally:
             server.should_exit = True
             async with asyncio.timeout(10):
                 await task
             bound.close()
+            tcp.close()
 
     return start
