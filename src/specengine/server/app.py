@@ -21,6 +21,7 @@ WORKER_END_SECONDS = 5.0
 _ROUTES: tuple[tuple[str, str, Callable[..., object]], ...] = (
     ("GET", "/health", judging.health),
     ("GET", "/v1/models", judging.models),
+    ("GET", "/v1/models/{name:path}", judging.model),
     ("POST", "/v1/completions", completions.completions),
     ("POST", "/v1/chat/completions", completions.chat_completions),
     ("POST", "/score", judging.score),

@@ -39,8 +39,21 @@ async def health(request: Request) -> Response:
 async def models(request: Request) -> Response:
     """`GET /v1/models`: the one that is served."""
     service: Service = request.app.state.service
-    entry = {"id": service.model, "object": "model", "created": 0, "owned_by": "specengine"}
-    return JSONResponse({"object": "list", "data": [entry]})
+    return JSONResponse({"object": "list", "data": [_model(service)]})
+
+
+async def model(request: Request) -> Response:
+    """`GET /v1/models/{name}`: the one that is served, under any other name 404."""
+    service: Service = request.app.state.service
+    name = request.path_params["name"]
+    if name != service.model:
+        raise ApiError(
+            f"model '{name}' is not served here; '{service.model}' is",
+            status=404,
+            param="model",
+            code="model_not_found",
+        )
+    return JSONResponse(_model(service))
 
 
 async def score(request: Request) -> Response:
@@ -141,6 +154,10 @@ async def metrics(request: Request) -> Response:
     service: Service = request.app.state.service
     text = prometheus_text(service.engine.counters, service.scheduler)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _model(service: Service) -> dict[str, Any]:
+    return {"id": service.model, "object": "model", "created": 0, "owned_by": "specengine"}
 
 
 def _check(service: Service, tokens: list[int], where: str) -> None:

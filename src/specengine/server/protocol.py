@@ -16,6 +16,10 @@ from specengine.server.failures import ApiError
 from specengine.server.sampling_fields import SamplingFields
 
 MAX_BODY_BYTES = 64 * 2**20
+MAX_NESTING = 64
+"""Lists and objects inside one another; what walks a body may do so by recursion."""
+_SHOWN = 80
+"""Characters of a client's own text that an error repeats."""
 Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -59,6 +63,8 @@ class StreamOptions(BaseModel):
 
     include_usage: bool = False
     """Send the usage in a chunk of its own, with no choices; else it rides on the last chunk."""
+    include_obfuscation: bool = False
+    """Accepted: padding hides sizes from those who listen, and means nothing to the client."""
 
 
 class GenerationRequest(SamplingFields):
@@ -83,12 +89,15 @@ class GenerationRequest(SamplingFields):
         kept = {}
         for name, value in body.items():
             if name in cls.model_fields:
-                kept[name] = value
+                # Null means absent, as in OpenAI's own descriptions of its fields.
+                if value is not None or cls.model_fields[name].is_required():
+                    kept[name] = value
             elif name in _NEUTRAL:
                 if not any(_same(value, neutral) for neutral in _NEUTRAL[name]):
-                    raise ApiError(f"{name}: {value!r} is not supported by this engine", param=name)
+                    shown = _short(repr(value))
+                    raise ApiError(f"{name}: {shown} is not supported by this engine", param=name)
             elif name not in _NO_EFFECT:
-                raise ApiError(_unknown(name, cls), param=name)
+                raise ApiError(_unknown(name, cls), param=_short(name))
         return kept
 
     @field_validator("stop")
@@ -115,6 +124,8 @@ class CompletionRequest(GenerationRequest):
     @field_validator("prompt", mode="before")
     @classmethod
     def _one_prompt(cls, value: Any) -> Any:
+        if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
+            value = value[0]  # a batch of one
         if value in ("", []):
             raise ValueError("must not be empty")
         if not isinstance(value, str) and not (
@@ -231,15 +242,26 @@ async def read_request(request: Request, model: type[Model]) -> Model:
         raise ApiError(f"the body is not JSON ({reason})") from error
     if not isinstance(body, dict):
         raise ApiError("the body is not a JSON object")
+    _check_nesting(body)
     try:
         return model.model_validate(body)
     except ValidationError as error:
         raise _as_api_error(error, model) from error
 
 
+def _check_nesting(body: dict[str, Any]) -> None:
+    level: list[Any] = [body]
+    for _ in range(MAX_NESTING):
+        parts = (part.values() if isinstance(part, dict) else part for part in level)
+        level = [inner for part in parts for inner in part if isinstance(inner, dict | list)]
+        if not level:
+            return
+    raise ApiError(f"the body's JSON is nested deeper than {MAX_NESTING} levels")
+
+
 def _as_api_error(error: ValidationError, model: type[BaseModel]) -> ApiError:
     first = error.errors()[0]
-    path = ".".join(str(part) for part in first["loc"] if part not in _UNION_TAGS)
+    path = _short(".".join(str(part) for part in first["loc"] if part not in _UNION_TAGS))
     if first["type"] == "extra_forbidden":
         return ApiError(_unknown(path, model), param=path)
     message = first["msg"].removeprefix("Value error, ")
@@ -250,7 +272,11 @@ def _unknown(name: str, model: type[BaseModel]) -> str:
     known = [*model.model_fields, *_NEUTRAL, *_NO_EFFECT]
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean '{close[0]}'?" if close else "remove it"
-    return f"{name}: unknown field; {hint}"
+    return f"{_short(name)}: unknown field; {hint}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 
 
 def _same(value: object, neutral: object) -> bool:

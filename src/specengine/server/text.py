@@ -16,6 +16,20 @@ _CONTEXT = 6
 differently (a leading space), and none looks further back."""
 _MAX_PENDING = 32
 """Tokens held back for an unfinished character before they are given out as they are."""
+_RESERVED = frozenset(
+    ("messages", "conversations", "chat_template", "add_generation_prompt", "self")
+)
+"""Names that would take the place of what the server passes to the template."""
+_TEMPLATE_FAILURES = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+)
+"""What a template's own expressions end with on values that it was not written for."""
 
 
 class Detokenizer:
@@ -180,6 +194,13 @@ class TextCodec:
                 where="messages",
                 fix="use /v1/completions",
             )
+        taken = _RESERVED & variables.keys()
+        if taken:
+            raise RequestError(
+                f"sets '{min(taken)}', which the server sets itself",
+                where="chat_template_kwargs",
+                fix="remove it",
+            )
         from transformers.utils.chat_template_utils import render_jinja_template
 
         try:
@@ -189,7 +210,7 @@ class TextCodec:
                 add_generation_prompt=True,
                 **{**self._special_tokens, **variables},
             )
-        except (jinja2.TemplateError, TypeError, KeyError, ValueError) as error:
+        except _TEMPLATE_FAILURES as error:
             raise RequestError(
                 f"are refused by the target's chat template ({error})",
                 where="messages",

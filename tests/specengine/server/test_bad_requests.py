@@ -1,11 +1,17 @@
 """Requests that are refused: 400, and the message and `param` name the field."""
 
 import asyncio
+import json
 
 import pytest
 
+from specengine.errors import RequestError
+from specengine.server.protocol import CompletionRequest
+from specengine.server.text import TextCodec
+
 BASE = {"prompt": [3, 4], "max_tokens": 2}
 CHAT = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2}
+NEST = json.loads("[" * 500 + "]" * 500)
 
 WRONG = [
     ("/v1/completions", {"max_tokens": 2}, "prompt"),
@@ -46,7 +52,13 @@ WRONG = [
     ("/v1/completions", {**BASE, "stream": "yes"}, "stream"),
     ("/v1/completions", {**BASE, "stream_options": {"usage": True}}, "stream_options.usage"),
     ("/v1/completions", {**BASE, "max_token": 3}, "max_token"),
+    ("/v1/completions", {**BASE, "prompt": [[3, "a"]]}, "prompt"),
+    ("/v1/completions", {**BASE, "prompt": [""]}, "prompt"),
+    ("/v1/completions", {**BASE, "prompt": [[]]}, "prompt"),
+    ("/v1/completions", {**BASE, "prompt": None}, "prompt"),
     ("/v1/chat/completions", {"max_tokens": 2}, "messages"),
+    ("/v1/chat/completions", {**CHAT, "chat_template_kwargs": {"self": 1}}, "chat_template_kwargs"),
+    ("/v1/chat/completions", {**CHAT, "reasoning_effort": "low"}, "reasoning_effort"),
     ("/v1/chat/completions", {**CHAT, "messages": []}, "messages"),
     ("/v1/chat/completions", {**CHAT, "messages": [{"content": "a"}]}, "messages.0.role"),
     ("/v1/chat/completions", {**CHAT, "max_completion_tokens": 3}, "max_completion_tokens"),
@@ -113,6 +125,63 @@ def test_bodies_that_are_no_object_are_refused(serving, raw):
             assert "JSON" in (await answer.json())["error"]["message"]
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [{"role": "user", "content": "a", "x": NEST}]},
+        {**CHAT, "chat_template_kwargs": {"x": NEST}},
+        {**CHAT, "logit_bias": NEST},
+        {**CHAT, "metadata": {"x": NEST}},
+    ],
+)
+def test_deep_bodies_are_refused_before_anything_walks_them(serving, body):
+    async def play():
+        async with serving() as served:
+            error = (await served.post("/v1/chat/completions", body, status=400))["error"]
+            assert error["message"] == "the body's JSON is nested deeper than 64 levels"
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("extra", [{"x" * 10**5: 1}, {"logit_bias": {"3": "x" * 10**5}}])
+def test_an_error_does_not_repeat_a_whole_body(serving, extra):
+    async def play():
+        async with serving() as served:
+            error = (await served.post("/v1/completions", BASE | extra, status=400))["error"]
+            assert len(str(error)) < 500
+
+    asyncio.run(play())
+
+
+def test_null_is_absent_and_a_batch_of_one_is_its_prompt(serving):
+    fields = [
+        name for name in CompletionRequest.model_fields if name not in ("prompt", "max_tokens")
+    ]
+
+    async def play():
+        async with serving() as served:
+            plain = await served.post("/v1/completions", BASE)
+            for body in (
+                BASE | dict.fromkeys(fields),
+                BASE | {"prompt": [[3, 4]]},
+                BASE | {"prompt": ["ab"]},
+            ):
+                answer = await served.post("/v1/completions", body)
+                assert answer["choices"] == plain["choices"], body
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["1 / 0", "''.x.y", "'a' + 1", "2.0 ** 99999", "'%d' | format('a')", "x()", "[3] | join | x"],
+)
+def test_whatever_a_template_stumbles_over_is_the_requests_failure(tiny_tokenizer, expression):
+    codec = TextCodec(tiny_tokenizer, "{{ " + expression + " }}", {})
+    with pytest.raises(RequestError, match="chat template"):
+        codec.encode_chat([{"role": "user", "content": "a"}], {})
 
 
 def test_harmless_fields_change_nothing(serving):

@@ -207,6 +207,10 @@ def test_what_a_judge_asks(serving, copier):
             assert counters["steps"] == 0
             names = [m["id"] for m in (await served.get("/v1/models"))["data"]]
             assert names == ["tiny"]
+            assert (await served.get("/v1/models/tiny"))["id"] == "tiny"
+            async with served.session.get("http://engine/v1/models/other/one") as answer:
+                assert answer.status == 404
+                assert (await answer.json())["error"]["code"] == "model_not_found"
 
     asyncio.run(play())
 
