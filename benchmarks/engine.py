@@ -9,15 +9,15 @@ machine meets all of them.
 """
 
 import argparse
-import json
 import math
-import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+import transformers
+from facts import write
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
@@ -175,8 +175,8 @@ def main() -> None:
     chat = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
     prompts = [tokenizer.encode(chat.format(text)).ids for text in PROMPTS]
     result = {
-        "machine": platform.processor() or platform.machine(),
         "torch": torch.__version__,
+        "transformers": transformers.__version__,
         "dtype": arguments.dtype,
         "threads": arguments.threads,
         "tokens": arguments.tokens,
@@ -188,9 +188,7 @@ def main() -> None:
     else:
         print(f"\nno drafter at {arguments.drafter}: drafts are not measured")
     if arguments.json:
-        path = ROOT / "benchmarks" / "results" / "engine.json"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        write("engine", result)
 
 
 if __name__ == "__main__":

@@ -216,6 +216,18 @@ def test_a_request_may_fill_every_position(make_target, run_request):
     assert len(run_request(engine, [3] * 246, 10, ignore_eos=True)) == 10
 
 
+@pytest.mark.parametrize("end", [247, 248])
+@pytest.mark.parametrize("tree", ["chain", "best_first"])
+def test_the_rows_of_a_last_wide_tree_have_room(
+    make_target, random_drafter, run_request, tree, end
+):
+    # Eight slots pad every request, so memory for `end` alone would end at a multiple of 256.
+    target = make_target("llama", taps=(0,))
+    options = EngineOptions(tree=tree, positions=31, nodes=32)
+    engine = Engine(target, random_drafter(target), options)
+    assert len(run_request(engine, [3] * (end - 4), 4, ignore_eos=True)) == 4
+
+
 def test_a_budget_without_room_for_a_draft_is_refused(make_target, random_drafter):
     target = make_target("llama", taps=(0,))
     with pytest.raises(OptionError, match="nodes"):
