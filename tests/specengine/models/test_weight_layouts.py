@@ -90,6 +90,26 @@ def test_row_layer_equals_the_layer_it_stands_in_for(dtype, bias, shape):
     torch.testing.assert_close(got, source(x), rtol=tolerance, atol=tolerance)
 
 
+def test_quick_rows_are_summed_in_float32_and_leave_the_switch_as_it_was(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    source = nn.Linear(1536, 64, bias=False).bfloat16().requires_grad_(False)
+    source.weight.copy_(torch.randn(64, 1536, generator=generator))
+    row = torch.randn(1, 1536, generator=generator).bfloat16()
+    layer, exact = RowLinear(source), row.double() @ source.weight.double().T
+    # One rounding to bfloat16, and sums that cancel lose what float32 loses.
+    torch.testing.assert_close(layer(row).double(), exact, rtol=2**-8, atol=1e-3)
+    assert torch.backends.mkldnn.enabled
+
+    def failing(weight, row):
+        assert not torch.backends.mkldnn.enabled
+        raise RuntimeError("no memory left")
+
+    monkeypatch.setattr(torch, "mv", failing)
+    with pytest.raises(RuntimeError, match="no memory left"):
+        layer(row)
+    assert torch.backends.mkldnn.enabled
+
+
 def test_a_plain_target_on_a_cpu_has_row_layers_only(family, tiny_model):
     model = Target(tiny_model(family)).model
     assert not [name for name, module in model.named_modules() if type(module) is nn.Linear]
