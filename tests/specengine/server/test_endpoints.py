@@ -217,12 +217,12 @@ def test_what_a_judge_asks(serving, copier):
 
 def test_a_profile_finds_recurrent_layers_and_the_drafter(make_hybrid):
     engine, ratios = make_hybrid(), []
-    for _ in range(5):
+    # A stall of a busy machine falls into one of two measurements: the calmest of five counts.
+    while len(ratios) < 5 and not any(abs(ratio - 1) < 1 for ratio in ratios):
         result = profile_request(engine, PROMPT, 12, lambda: True)
         assert all(value > 0 for value in result["by_class"].values())
         ratios.append(sum(result["by_class"].values()) / result["seconds_per_step"])
-    # A stall of a busy machine falls into one of two measurements: the calmest of five counts.
-    assert min(abs(ratio - 1) for ratio in ratios) < 1
+    assert any(abs(ratio - 1) < 1 for ratio in ratios), ratios
 
 
 @pytest.fixture
