@@ -133,6 +133,16 @@ def test_written_drafters_load_as_they_were(network, folder, target, said):
             load_drafter(other, folder, target)
 
 
+@pytest.mark.parametrize(
+    "name", ["DFlashDraftModel", "DFlash2DraftModel", "DSparkDraftModel", "LlamaForCausalLMEagle3"]
+)
+def test_a_misleading_architecture_name_changes_nothing(network, folder, target, name):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"architectures": [name]}))
+    drafter = load_drafter("auto", folder, target)
+    assert drafter.config == network.config
+
+
 def test_each_missing_or_ill_shaped_tensor_is_named(folder, target):
     path = next(folder.glob("model-*.safetensors"))
     tensors = load_file(path)

@@ -8,8 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from specengine.decoding import EngineOptions
 from specengine.drafters import load_drafter
-from specengine.drafters.checkpoint import INDEX, write_network
+from specengine.drafters.checkpoint import INDEX, new_network, write_network
+from specengine.drafters.config import parse_config
+from specengine.drafters.loading import drafter_of
 from specengine.drafters.slot_check import tell_slots
 from specengine.errors import CheckpointError
 from specengine.lattice import Lattice
@@ -174,6 +177,56 @@ def test_copies_of_the_targets_tables_are_shared(written, target):
     assert drafter.network.lm_head is not None
     hidden = torch.randn(2, 64)
     assert torch.equal(drafter.vocabulary.head(hidden), target.head(hidden) * 2)
+
+
+@pytest.fixture
+def tied(make_kind_table, target, tmp_path):
+    """`tied(width, table=None)`: the drafter of a checkpoint whose head is its own embedding."""
+
+    def load(width, table=None):
+        changes = {"hidden_size": width, "tie_word_embeddings": True, "draft_vocab_size": None}
+        names = {"embed_tokens.weight", "layers.0.hidden_norm.weight"}
+        config = parse_config(make_kind_table("eagle3", target, changes), "test", names)
+        network = new_network(config)
+        for parameter in network.parameters():
+            torch.nn.init.normal_(parameter, std=0.25)
+        if table is not None:
+            network.embed_tokens.weight.data.copy_(table)
+        write_network(network, config, tmp_path / "tied", shard_bytes=2**24)
+        return load_drafter("auto", tmp_path / "tied", target)
+
+    return load
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_tied_head_is_the_drafters_embedding_even_as_a_copy_of_the_targets(tied, target, copied):
+    table = target.embed_tokens.weight.bfloat16().float()
+    target.embed_tokens.weight.data.copy_(table)
+    drafter = tied(64, table if copied else None)
+    hidden = torch.randn(2, 64)
+    embedding = drafter.vocabulary.embed(torch.arange(61))
+    assert torch.equal(embedding, table) == copied
+    torch.testing.assert_close(drafter.vocabulary.head(hidden), hidden @ embedding.T)
+
+
+def test_a_tied_head_of_another_width_drafts(tied):
+    drafter = tied(48)
+    state = drafter.new_state(4)
+    drafter.extend(state, torch.randn(3, 64 * len(drafter.taps)), np.array([3, 4, 5]))
+    assert drafter.draft(state, 7, 4).check().ids.max() < 61
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "qwen3"])
+@pytest.mark.parametrize("layout", ["plain", "prepacked"])
+def test_a_borrowed_head_is_the_targets_whatever_holds_it(tiny_model, make_kind, family, layout):
+    model = tiny_model(family)
+    weight = model.lm_head.weight.detach().clone()
+    tied = torch.equal(weight, model.model.embed_tokens.weight)
+    assert tied == (family != "qwen3")
+    borrowing = Target(model, options=EngineOptions(linear=layout))
+    drafter = drafter_of(make_kind("dflash2", borrowing), borrowing)
+    hidden = torch.randn(3, 64)
+    torch.testing.assert_close(drafter.vocabulary.head(hidden), hidden @ weight.T)
 
 
 def test_usual_taps(written, target):
