@@ -117,8 +117,8 @@ class Served:
         return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for a state of the server, at most five seconds."""
-        async with asyncio.timeout(5):
+        """Wait for a state of the server, at most thirty seconds."""
+        async with asyncio.timeout(30):
             while not condition():
                 await asyncio.sleep(0.002)
 
@@ -134,7 +134,7 @@ class Gate:
 
         def gated(*arguments: Any) -> Any:
             if not self._open:
-                assert self._permits.acquire(timeout=10)
+                assert self._permits.acquire(timeout=60)
             self.passes += 1
             return forward(*arguments)
 
@@ -210,7 +210,7 @@ def serving(tiny_model: Callable[..., torch.nn.Module], tmp_path: Path) -> Servi
                 yield Served(session, service, server, task, path, tcp.getsockname())
         finally:
             server.should_exit = True
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await task
             bound.close()
             tcp.close()
