@@ -156,6 +156,15 @@ def test_non_finite_logits_are_refused(make_config, make_network, target):
         _draft(network, target, features)
 
 
+def test_selector_scores_that_overflow_are_refused(make_config, make_network, target):
+    config = make_config()
+    network = make_network(config)
+    for name in ("predecessor_codebook", "successor_codebook"):
+        getattr(network.candidate_selector, name).mul_(1e25)
+    with pytest.raises(NumericError, match="non-finite scores"):
+        _draft(network, target, _features(config, 4))
+
+
 def test_context_beyond_its_capacity_is_refused(make_config, make_network, target):
     config = make_config()
     drafter = DFlash2Drafter(make_network(config), target)
