@@ -4,14 +4,16 @@ Each arm is a CUDA graph of products whose weights rotate among copies of more t
 none is in L2 when it is read. Arms are replayed in turn, round by round; a ratio is cuBLAS's time
 over ours in the same round, given as median with the smallest and largest round. Escapes are
 applied. "pdl": the next product's weights may load while the last one ends (dependent launches).
-"sustained": arms run back to back for a while, so that the power limit counts.
+"burst": after each replay the GPU rests twice as long, so that the power limit does not count.
+"sustained": arms run back to back for a while, so that it does. "mma": the way of other GPUs.
 
     python benchmarks/weights.py [--formats w12,w11s] [--shapes out_proj,lm_head] [--rows 1,32]
-        [--sustained] [--decode] [--head] [--json]
+        [--sustained] [--decode] [--head] [--mma] [--json]
 """
 
 import argparse
 import subprocess
+import time
 from typing import Any
 
 import torch
@@ -20,6 +22,7 @@ from gpu_timing import Call, capture, microseconds, spread
 from weights_head import compare_head, head_line
 
 from specengine.kernels import packed_linear as kernels
+from specengine.kernels import portable_linear
 from specengine.weights import encode, encode_low_bit, join
 
 SHAPES = {
@@ -57,7 +60,7 @@ def packed_matrix(name: str, channels: int, width: int) -> kernels.Weights:
     packed = join([packed] * times + ([packed.stretch(0, left // 128)] if left else []))
     if name == "w12n_view":
         return kernels.Weights(name, packed.records, packed.scale)
-    return kernels.Weights(name, **packed.arrays())
+    return kernels.Weights.of(packed)
 
 
 def read_bytes(weights: kernels.Weights) -> int:
@@ -72,7 +75,9 @@ def copies(weights: kernels.Weights) -> list[kernels.Weights]:
     count = max(2, int(COLD_BYTES / read_bytes(weights)) + 1)
     return [
         kernels.Weights(
-            weights.format, **{name: one.clone() for name, one in weights.tensors().items()}
+            weights.format,
+            **{name: one.clone() for name, one in weights.tensors().items()},
+            record_bytes=weights.record_bytes,
         )
         for _ in range(count)
     ]
@@ -90,6 +95,13 @@ def decode_rate(weights: kernels.Weights, channels: int, width: int) -> dict[str
     out = torch.empty(channels, width, dtype=torch.bfloat16, device="cuda")
     graph = capture(lambda _: kernels.decode(weights, out), 4)
     return spread([out.nbytes / microseconds(graph, 4) / 1e3 for _ in range(7)])
+
+
+def burst(graph: torch.cuda.CUDAGraph, calls: int) -> float:
+    """Time of one product in microseconds, of a GPU that rests afterwards."""
+    taken = microseconds(graph, calls)
+    time.sleep(2e-6 * taken * calls)
+    return taken
 
 
 def compare(
@@ -111,13 +123,17 @@ def compare(
     def cublas(i: int) -> None:
         torch.nn.functional.linear(x, dense[i % len(dense)])
 
+    def portable(weights: list[kernels.Weights]) -> Call:
+        return lambda i: portable_linear.multiply(x, weights[i % len(weights)], y)
+
     graphs = {"cublas": capture(cublas, calls)}
     for form, weights in packed.items():
         graphs[f"{form} pdl"] = capture(ours(weights, True), calls)
         graphs[f"{form} no_pdl"] = capture(ours(weights, False), calls)
+        if options.mma and portable_linear.multiplies(form, (8, 0)):
+            graphs[f"{form} mma"] = capture(portable(weights), calls)
     rounds = [
-        {arm: microseconds(graph, calls) for arm, graph in graphs.items()}
-        for _ in range(options.rounds)
+        {arm: burst(graph, calls) for arm, graph in graphs.items()} for _ in range(options.rounds)
     ]
     result: dict[str, Any] = {"shape": name, "channels": channels, "width": width, "rows": rows}
     result["burst"] = summary(rounds, packed, options.ceiling)
@@ -143,8 +159,8 @@ def summary(
             one["terabytes_per_second"] = round(rate, 3)
             one["of_read_ceiling"] = round(rate / ceiling, 3)
             one["over_cublas"] = spread([times["cublas"] / times[arm] for times in rounds])
-            if form != "w12" and "w12" in packed:
-                reference = f"w12 {launches}"
+            reference = f"w12 {launches}"
+            if form != "w12" and reference in rounds[0]:
                 one["over_w12"] = spread([times[reference] / times[arm] for times in rounds])
         result[arm] = one
     return result
@@ -183,6 +199,7 @@ def main() -> None:
     parser.add_argument("--sustained", action="store_true", help="also with the power limit")
     parser.add_argument("--decode", action="store_true", help="also time decoding to BF16")
     parser.add_argument("--head", action="store_true", help="also time the certified argmax")
+    parser.add_argument("--mma", action="store_true", help="also time the kernel of other GPUs")
     parser.add_argument("--json", action="store_true", help="write benchmarks/results/weights.json")
     options = parser.parse_args()
     torch.manual_seed(0)

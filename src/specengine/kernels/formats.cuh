@@ -102,14 +102,14 @@ __device__ __forceinline__ void unpack_e2m3(const u32 *w, u32 *pair) {
   }
 }
 
-// W11S: the list behind a record (32 counts, then each lane's positions) to a plane of 256 words. A lane owns eight of
-// them in a memory bank of its own, or atomics would queue. Past its list a lane clears nothing, which is cheaper than the
-// branches that conditional atomics become.
+// W11S: the list behind a record (32 counts, then each lane's positions) to a plane of 256 words. A lane clears its bits in
+// eight words of its own: consumers read neighbours without a conflict, and a position costs five integer operations, which
+// is what builders and consumers compete for.
 // The warp stays together for the steps of the longest list; eight positions a step are more than most lists have.
 __device__ __forceinline__ void build_plane(u32 list, u32 plane, int lane) {
-  const u32 own = plane + lane * 4;
-  store_shared(plane + lane * 32, ~0u, ~0u, ~0u, ~0u);
-  store_shared(plane + lane * 32 + 16, ~0u, ~0u, ~0u, ~0u);
+  const u32 own = plane + lane * 32;
+  store_shared(own, ~0u, ~0u, ~0u, ~0u);
+  store_shared(own + 16, ~0u, ~0u, ~0u, ~0u);
   const Vec4 low = load_shared(list), high = load_shared(list + 16);
   const u32 counts[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
   u32 before[2] = {0, 0};  // counts of lower lanes: bytes below the lane's, with a weight of 1
@@ -121,17 +121,16 @@ __device__ __forceinline__ void build_plane(u32 list, u32 plane, int lane) {
   }
   const u32 count = load_shared_byte(list + lane), first = list + 32 + before[0] + before[1];
   const u32 start = first & ~3u, shift = (first & 3) * 8;
-  u32 carried = load_shared1(start);
-  __syncwarp();
-  u32 i = 0;
+  u32 carried = load_shared1(start), i = 0;
   do {
     const u32 middle = load_shared1(start + i + 4), last = load_shared1(start + i + 8);
     const u32 positions[2] = {__funnelshift_r(carried, middle, shift), __funnelshift_r(middle, last, shift)};
     carried = last;
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-      const u32 position = positions[j / 4] >> (8 * (j % 4));
-      clear_bits(own + (position << 2 & 0x380), (u32)(i + j < count) << (position & 31));
+      const u32 from = positions[j / 4], bit = j % 4 ? from >> (8 * (j % 4)) : from;
+      const u32 word = lop3<AND_OR>(from >> (8 * (j % 4) + 3), 28, own);
+      and_shared(word, __funnelshift_l(~1u, ~1u, bit), i + j, count);
     }
     i += 8;
   } while (__any_sync(~0u, i < count));
@@ -146,7 +145,7 @@ __device__ __forceinline__ void load_record(u32 record, u32 tops, int group, int
   } else {
     load_words<words_of(FORMAT)>(record + group * words_of(FORMAT) * 512, thread, w);
   }
-  if constexpr (FORMAT == W11S) w[11] = load_shared1(tops + (thread & 7) * 128 + (group * 16 + (thread >> 3)) * 4);
+  if constexpr (FORMAT == W11S) w[11] = load_shared1(tops + (group * 128 + thread) * 4);
 }
 
 // Words to registers.

@@ -67,8 +67,10 @@ __device__ __forceinline__ u32 load_shared_byte(u32 address) {
 __device__ __forceinline__ void store_shared(u32 address, u32 x, u32 y, u32 z, u32 w) {
   asm volatile("st.shared.v4.b32 [%0],{%1,%2,%3,%4};" ::"r"(address), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
 }
-__device__ __forceinline__ void clear_bits(u32 address, u32 bits) {
-  asm volatile("red.shared::cta.and.b32 [%0],%1;" ::"r"(address), "r"(~bits) : "memory");
+// If i < count, without the branch that the compiler would make of it.
+__device__ __forceinline__ void and_shared(u32 address, u32 kept, u32 i, u32 count) {
+  asm volatile("{\n.reg .pred inside;\nsetp.lt.u32 inside,%2,%3;\n"
+               "@inside red.shared::cta.and.b32 [%0],%1;\n}" ::"r"(address), "r"(kept), "r"(i), "r"(count) : "memory");
 }
 
 // A BF16 of a tile of 64 a row in the 128-byte swizzle.
@@ -148,6 +150,16 @@ __device__ __forceinline__ Vec4 observe(const u32 *from) {
   asm volatile("ld.relaxed.gpu.global.v4.b32 {%0,%1,%2,%3},[%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from) : "memory");
   return v;
+}
+
+// registers of a thread, for all warps of a warpgroup at once
+template <int COUNT>
+__device__ __forceinline__ void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT>
+__device__ __forceinline__ void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
 // warpgroup matrix multiply: D[64, N] += A[64, 16] (registers) x B[16, N] (shared memory) -------

@@ -69,10 +69,12 @@ def w11s_linear(
     escapes: Tensor,
     escape_offsets: Tensor,
     record_offsets: Tensor,
+    record_bytes: int,
     out: int,
 ) -> Tensor:
-    """x @ W.T with W of format `w11s`; see `w12_linear`."""
-    weights = kernels.Weights("w11s", records, scale, escapes, escape_offsets, record_offsets)
+    """x @ W.T with W of format `w11s`; see `w12_linear`, and `Packed.record_bytes`."""
+    arrays = (records, scale, escapes, escape_offsets, record_offsets)
+    weights = kernels.Weights("w11s", *arrays, record_bytes)
     return _linear(x, weights, out, lambda: _decoded(weights, out, x.shape[-1]))
 
 
@@ -191,8 +193,10 @@ def _multiplier(device: torch.device, name: str) -> Callable[..., None] | None:
 def _check(x: Tensor, weights: kernels.Weights, out: int) -> None:
     width, stride = x.shape[-1], kernels.FORMATS[weights.format].stride_bytes
     units = -(-out // kernels.TILE_CHANNELS) * -(-width // kernels.TILE_K)
-    offsets = weights.record_offsets
-    found = weights.records.numel() // stride if offsets is None else offsets.numel() - 1
+    offsets, size = weights.record_offsets, stride or weights.record_bytes
+    found = units if offsets is None else offsets.numel() - 1
+    if size and found == units:
+        found = weights.records.numel() // size
     if x.dtype != torch.bfloat16 or found != units or weights.units(width) != units:
         raise OptionError(
             f"x is {x.dtype} of width {width}, and {found} records are not the {units} of "

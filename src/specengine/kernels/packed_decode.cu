@@ -28,7 +28,7 @@ __device__ __forceinline__ u32 move_window(u32 pair, float scale) {
 
 extern "C" __global__ __launch_bounds__(256) void packed_decode(const Arguments p) {
   __shared__ __align__(16) u8 record[read_bytes(WEIGHTS) + 16];  // lists are read by words
-  __shared__ __align__(16) u8 plane[1024];
+  __shared__ __align__(1024) u8 plane[1024];
   __shared__ __align__(16) u16 tile[128 * STRIDE];
   const int unit = blockIdx.x, group = threadIdx.x >> 7, thread = threadIdx.x & 127, lane = thread & 31;
   const int local = group * 64 + (thread >> 5) * 16 + (lane >> 2);

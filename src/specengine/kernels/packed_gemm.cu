@@ -13,12 +13,12 @@
 // Escapes (lossless formats): a warp or two follow the rows' ring and add (true - substitute) * x per escape to
 // `corrections` in list order; x comes from the ring, so no load waits behind the weight stream.
 //
-// W11S: one exponent bit of each weight is 1 but for a list at the end of the record. Two warps turn the list into a
-// bit plane behind the record before the consumers read it.
+// W11S: one exponent bit of each weight is 1 but for a list at the end of the record. Four warps take turns to make the
+// list a bit plane behind the record before the consumers read it.
 //
 // Weights do not depend on the previous kernel, so records are asked for before the wait for it (dependent launches).
 //
-// The compiler is given FORMAT, ROWS (8, 16, 32, 48 or 64), STAGES, X_STAGES, IN_FLIGHT, OUTPUT (u16 for BF16, or float)
+// The compiler is given FORMAT, ROWS (8, 16, 32, 48 or 64), STAGES, X_STAGES, IN_FLIGHT, LEAD, OUTPUT (u16 for BF16, or float)
 // and, for the certified head, TILE_STEP (that every so many-th tile is multiplied) and SKIPPABLE (1: none if all `skip`).
 
 // Named barriers of consumers and correctors.
@@ -27,24 +27,29 @@ __device__ __forceinline__ void corrections_are_ready() { asm volatile("bar.sync
 __device__ __forceinline__ void corrections_were_read() { asm volatile("bar.arrive 4,%0;" ::"n"(CONCERNED) : "memory"); }
 __device__ __forceinline__ void wait_for_readers() { asm volatile("bar.sync 4,%0;" ::"n"(CONCERNED) : "memory"); }
 
+// Where a correction lies: rows are swapped by channel, so that a warp of consumers meets each memory bank once.
+__device__ __forceinline__ int correction_at(int channel, int row) {
+  return channel * ROWS + (ROWS == 8 ? row : ROWS % 32 ? row ^ (channel & 2) << 2 : row ^ (channel & 3) << 3);
+}
+
 // Needs the rows of records, not records, so it is done before the products are, for some records at once. Entries are
-// read a batch of 32 ahead, so that the rings never wait. A lane works for one row and for the channels of one class (their
-// remainder by CLASSES); where rows leave lanes over, these take other classes. No two lanes share a sum, and each adds in
-// list order.
+// read a batch of 32 ahead, so that the rings never wait. A lane works for one row (or two) and for the channels of one class
+// (their remainder by CLASSES); where rows leave lanes over, these take other classes. No two lanes share a sum, and each
+// adds in list order.
 struct Corrector {
-  static constexpr int SIDE = ROWS < 32 ? 32 / ROWS : 1, CLASSES = SIDE * CORRECTORS;
-  static constexpr int TOGETHER = ROWS < 64 ? 4 : 1;  // tiles of 64 rows are few, and wanted back
-  static constexpr bool PAIRS = ROWS < 64;
-  static_assert(X_STAGES > TOGETHER && (CORRECTORS < 2 || SIDE * ROWS == 32));
+  static constexpr int SIDE = ROWS < 32 ? 32 / ROWS : 1;
+  static constexpr int WARPS = CORRECTORS + !LOSSLESS, CLASSES = SIDE * WARPS;  // without escapes none of these runs
+  static constexpr int TOGETHER = 4, SPAN = (ROWS + 31) / 32;  // records at once, rows of a lane
+  static_assert(X_STAGES > TOGETHER);
   const Arguments &p;
-  const int lane, first_class, stop, limit;
+  const int warp, lane, first_class, stop, limit;
   float *corrections;
   int record, batch, ends, more_ends;
   uint2 entries, more_entries;
 
-  __device__ __forceinline__ Corrector(const Arguments &arguments, Work work, int first, int limit_, int warp, int lane_,
+  __device__ __forceinline__ Corrector(const Arguments &arguments, Work work, int first, int limit_, int warp_, int lane_,
                                        float *corrections_)
-      : p(arguments), lane(lane_), first_class(warp * SIDE), stop(work.last), limit(limit_), corrections(corrections_),
+      : p(arguments), warp(warp_), lane(lane_), first_class(warp_ * SIDE), stop(work.last), limit(limit_), corrections(corrections_),
         record(work.first), batch(first) {
     ends = ends_from(record);
     entries = entries_from(batch);
@@ -74,30 +79,32 @@ struct Corrector {
       const u32 of_class = __ballot_sync(~0u, inside && (int)(entries.x & CLASSES - 1) == first_class + side);
       if (SIDE == 1 || lane / ROWS == side) left = of_class;
     }
-    // Two entries at a time, if rows are few. Where both are of one channel, the second adds to what the first leaves.
+    // Two entries at a time. Where both are of one channel, the second adds to what the first leaves.
+    const int row = SIDE == 1 ? lane : lane % ROWS;
     while (__any_sync(~0u, left)) {
-      const u32 rest = PAIRS ? left & left - 1 : 0;
+      const u32 rest = left & left - 1;
       const int at = left ? __ffs(left) - 1 : 0, next = rest ? __ffs(rest) - 1 : at;
       const u32 place = __shfl_sync(~0u, entries.x, at), values = __shfl_sync(~0u, entries.y, at);
-      const u32 next_place = PAIRS ? __shfl_sync(~0u, entries.x, next) : 0;
-      const u32 next_values = PAIRS ? __shfl_sync(~0u, entries.y, next) : 0;
-      const u32 x = rows_of(ring, place, block), next_x = PAIRS ? rows_of(ring, next_place, block) : 0;
+      const u32 next_place = __shfl_sync(~0u, entries.x, next), next_values = __shfl_sync(~0u, entries.y, next);
+      const u32 x = rows_of(ring, place, block), next_x = rows_of(ring, next_place, block);
       const int channel = place & 0xFFFF, next_channel = next_place & 0xFFFF;
-      if (left)
+      if (left) {
+        float *sum[SPAN], *next_sum[SPAN], value[SPAN], next_value[SPAN], old[SPAN], other[SPAN];
 #pragma unroll
-        for (int row = SIDE == 1 ? lane : lane % ROWS; row < ROWS; row += 32) {
-          float *sum = corrections + channel * ROWS + row, *next_sum = corrections + next_channel * ROWS + row;
-          const float value = load_swizzled(x, row, place >> 16 & 63);
-          if constexpr (PAIRS) {
-            const float next_value = load_swizzled(next_x, row, next_place >> 16 & 63);
-            const float other = *next_sum, first = corrected(values, value, *sum);
-            *sum = first;
-            if (rest) *next_sum = corrected(next_values, next_value, channel == next_channel ? first : other);
-          } else {
-            *sum = corrected(values, value, *sum);
-          }
+        for (int i = 0; i < SPAN; i++) {
+          const int one = row + 32 * i < ROWS ? row + 32 * i : row;
+          sum[i] = corrections + correction_at(channel, one), next_sum[i] = corrections + correction_at(next_channel, one);
+          value[i] = load_swizzled(x, one, place >> 16 & 63), next_value[i] = load_swizzled(next_x, one, next_place >> 16 & 63);
+          old[i] = *sum[i], other[i] = *next_sum[i];
         }
-      left = PAIRS ? rest & rest - 1 : left & left - 1;
+#pragma unroll
+        for (int i = 0; i < SPAN; i++) {
+          const float first = corrected(values, value[i], old[i]);
+          *sum[i] = first;
+          if (rest) *next_sum[i] = corrected(next_values, next_value[i], channel == next_channel ? first : other[i]);
+        }
+      }
+      left = rest & rest - 1;
     }
   }
   __device__ __forceinline__ static u32 rows_of(const Ring &ring, u32 place, int block) {
@@ -124,10 +131,9 @@ struct Corrector {
     for (int unit = work.first; unit < work.last; block = 0) {
       const int last = smaller(unit - block + p.k_blocks, work.last);
       if (unit != work.first) wait_for_readers();
-      if constexpr (CORRECTORS == 1)
-        for (int i = lane; i < 32 * ROWS; i += 32) ((float4 *)corrections)[i] = make_float4(0.f, 0.f, 0.f, 0.f);
-      else  // as many channels as lanes share rows
-        for (int i = first_class / SIDE; i < 4 * ROWS; i += CORRECTORS) corrections[i * 32 + lane] = 0.f;
+      constexpr int OWN = SIDE * ROWS / 4;  // of the channels that this warp corrects, as many as lie together
+      for (int i = lane; i < 32 * ROWS / WARPS; i += 32)
+        ((float4 *)corrections)[(i / OWN * WARPS + warp) * OWN + i % OWN] = make_float4(0.f, 0.f, 0.f, 0.f);
       __syncwarp();
       while (unit < last) {
         const int count = smaller(TOGETHER, last - unit), end = end_of_record(unit + count - 1);
@@ -136,9 +142,8 @@ struct Corrector {
         correct_records(ring, block, position, end);
         position = end;
         __syncwarp();
-        for (int i = 0; i < count; i++, ring.next_record())
-          if (lane == 0) barrier_arrive(ring.free());
-        ring.x_stage = landed.x_stage, ring.x_parity = landed.x_parity;
+        for (int i = 0; i < count; i++, ring.next_x())
+          if (lane == 0) barrier_arrive(ring.x_free());
         unit += count, block += count;
       }
       corrections_are_ready();
@@ -148,7 +153,7 @@ struct Corrector {
 
 __device__ __forceinline__ void build_planes(Ring ring, Work work, int builder, int lane) {
   for (int unit = work.first; unit < work.last; unit++, ring.next_record()) {
-    if ((unit - work.first) % BUILDERS != builder) continue;
+    if ((unit - work.first & BUILDERS - 1) != builder) continue;
     barrier_wait(ring.landed(), ring.parity);
     build_plane(ring.record() + dense_bytes(WEIGHTS), ring.plane(), lane);
     __syncwarp();
@@ -164,6 +169,15 @@ __device__ __forceinline__ void add_parts(float *sum, u32 *partials, int block, 
 #pragma unroll 1
   for (int left = last - block; left > 0; left -= TOGETHER) {
     words += 2 * PART;
+    if constexpr (GROUPS > 2) {  // a glance at what is written last, or all of it would be read again and again
+      bool arrived;
+      do {
+        arrived = true;
+#pragma unroll
+        for (int j = 0; j < TOGETHER; j++)
+          if (j < left) arrived &= observe(words + j * 2 * PART + (GROUPS - 1) * 512).w != EMPTY;
+      } while (!__all_sync(~0u, arrived));
+    }
     Vec4 part[TOGETHER][GROUPS];
     bool arrived;
     do {
@@ -200,11 +214,12 @@ __device__ __forceinline__ void consume(const Arguments &p, Ring ring, Work work
   u32 pairs[2][16];
   u32 previous = 0;
   auto multiply = [&](int buffer, bool release) {
-    barrier_wait(ring.landed(), ring.parity);
-    if constexpr (LISTED) barrier_wait(ring.built(), ring.parity);
+    barrier_wait(LISTED ? ring.built() : ring.landed(), ring.parity);  // a builder has waited for the record
     u32 *pair = pairs[buffer], words[loaded_words(WEIGHTS)];
     load_record<WEIGHTS>(ring.record(), ring.plane(), group, thread, words);
     unpack<WEIGHTS>(words, pair);
+    __syncwarp();
+    if (lane == 0) barrier_arrive(ring.free());
     barrier_wait(ring.x_landed(), ring.x_parity);
     wgmma_begin();
     const u64 rows = tile_descriptor(ring.x());
@@ -213,9 +228,12 @@ __device__ __forceinline__ void consume(const Arguments &p, Ring ring, Work work
     wgmma_commit();
     wgmma_wait<1>();
     if (release && lane == 0) barrier_arrive(previous);
-    previous = ring.free();
+    previous = ring.x_free();
     ring.next_record();
-    ring.next_x();
+    if constexpr (X_STAGES == STAGES)  // one count fewer in the loop
+      ring.x_stage = ring.stage, ring.x_parity = ring.parity;
+    else
+      ring.next_x();
   };
 
   int tile = work.first / p.k_blocks, start = work.first - tile * p.k_blocks;
@@ -244,10 +262,10 @@ __device__ __forceinline__ void consume(const Arguments &p, Ring ring, Work work
 
     if constexpr (LOSSLESS) {
       corrections_are_ready();
-      const float *correction = corrections + local * ROWS + 2 * (lane & 3);
 #pragma unroll
       for (int v = 0; v < GROUPS; v++) {
-        const float2 a = *(const float2 *)(correction + 8 * v), b = *(const float2 *)(correction + 8 * ROWS + 8 * v);
+        const float *correction = corrections + correction_at(local, 8 * v + 2 * (lane & 3));
+        const float2 a = *(const float2 *)correction, b = *(const float2 *)(correction + 8 * ROWS);
         sum[4 * v] = fmaf(sum[4 * v], low, a.x);
         sum[4 * v + 1] = fmaf(sum[4 * v + 1], low, a.y);
         sum[4 * v + 2] = fmaf(sum[4 * v + 2], high, b.x);
@@ -283,8 +301,7 @@ void packed_gemm(const __grid_constant__ TensorMap map, const Arguments p) {
   const u32 base = shared_address(shared);
   // The shuffle shows the compiler a warp-uniform role, so that descriptors stay in uniform registers.
   const int warp = __shfl_sync(~0u, threadIdx.x >> 5, 0), lane = threadIdx.x & 31;
-  const u32 units = p.units;
-  const Work work{(int)(blockIdx.x * units / gridDim.x), (int)((blockIdx.x + 1) * units / gridDim.x)};
+  const Work work{first_record(p, blockIdx.x), first_record(p, blockIdx.x + 1)};
   // asked for before the records, or the answer would queue behind them
   const bool corrects = warp >= CORRECTOR && warp < CORRECTOR + CORRECTORS;
   const int first_escape = corrects ? __ldg(p.escape_offsets + work.first) : 0;
@@ -293,10 +310,13 @@ void packed_gemm(const __grid_constant__ TensorMap map, const Arguments p) {
     prefetch_map(&map);
     for (int i = 0; i < STAGES; i++) {
       barrier_init(base + LANDED + 8 * i, 1);
-      barrier_init(base + FREE + 8 * i, CONSUMERS + CORRECTORS);
+      barrier_init(base + FREE + 8 * i, CONSUMERS);
       if (LISTED) barrier_init(base + BUILT + 8 * i, 1);
     }
-    for (int i = 0; i < X_STAGES; i++) barrier_init(base + X_LANDED + 8 * i, 1);
+    for (int i = 0; i < X_STAGES; i++) {
+      barrier_init(base + X_LANDED + 8 * i, 1);
+      barrier_init(base + X_FREE + 8 * i, CONSUMERS + CORRECTORS);
+    }
     barriers_are_initialised();
   }
   let_next_kernel_start();
@@ -307,15 +327,19 @@ void packed_gemm(const __grid_constant__ TensorMap map, const Arguments p) {
   __syncthreads();
   const Ring ring{base, 0, 0, 0, 0};
   float *corrections = (float *)(shared + CORRECTIONS);
-  if (warp == RECORDS_PRODUCER) {
-    produce_records(p, ring, work, lane);
-  } else if (warp == ROWS_PRODUCER) {
-    produce_rows(&map, p, ring, work, lane);
-  } else if (LISTED && warp >= BUILDER) {
-    build_planes(ring, work, warp - BUILDER, lane);
-  } else if (LOSSLESS && warp >= CORRECTOR) {
-    Corrector(p, work, first_escape, last_escape, warp - CORRECTOR, lane, corrections).run(ring, work, first_escape);
-  } else {
+  if (warp < CONSUMERS) {
+    if constexpr (LISTED) take_registers<CONSUMER_REGISTERS>();
     consume(p, ring, work, warp >> 2, threadIdx.x & 127, corrections);
+  } else {
+    if constexpr (LISTED) give_registers<256 - CONSUMER_REGISTERS>();
+    if (warp == RECORDS_PRODUCER) {
+      produce_records(p, ring, work, lane);
+    } else if (warp == ROWS_PRODUCER) {
+      produce_rows(&map, p, ring, work, lane);
+    } else if (LISTED && warp >= BUILDER) {
+      build_planes(ring, work, warp - BUILDER, lane);
+    } else if (LOSSLESS) {
+      Corrector(p, work, first_escape, last_escape, warp - CORRECTOR, lane, corrections).run(ring, work, first_escape);
+    }
   }
 }

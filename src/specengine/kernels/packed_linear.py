@@ -3,14 +3,13 @@
 Formats: `specengine.weights`, paper sections 4.1 and 4.3; kernels: `packed_gemm.cu` and
 `packed_decode.cu`; the ops that users call: `ops.py`.
 
-What bounds a product on an H200 (`benchmarks/weights.py`): W12 with few rows reads as fast as a
-plain sum on large matrices. A matrix of 5120 x 6144 is over before the exchange of its parts' sums
-is amortised: 0.6 us at one row, 1.7 at 32, 3 at 64. W11S lacks 2% of the rate of its bytes at one
-row, and from 32 rows on waits for the one warp that builds its bit planes. Records of 8 bits are
-bound by their bytes once a warp of its own asks for rows; smaller ones by decoding and multiplying,
-0.22 us a record. Tried without gain: four consumer warpgroups in place of two, mma.sync in place of
-wgmma, reading the next record's words before this one's products, sharing the sum of parts among a
-tile's blocks.
+What bounds a product on an H200 (`benchmarks/weights.py`, docs/weights.md): W12 with few rows reads
+as fast as a plain sum on large matrices. A matrix of 5120 x 6144 is over before the exchange of its
+parts' sums is amortised: 0.6 us at one row, 1 at 32, 2.4 at 64. W11S waits for integer work, of its
+consumers and of those who build its bit planes. Records of 8 bits are bound by their bytes once a
+warp of its own asks for rows; smaller ones by decoding and multiplying, 0.22 us a record. Tried
+without gain: four consumer warpgroups in place of two, mma.sync in place of wgmma, reading the next
+record's words before this one's products, sharing the sum of parts among a tile's blocks.
 """
 
 import ctypes
@@ -21,6 +20,7 @@ import torch
 
 from specengine.kernels.driver import Kernel, describe_rows, load
 from specengine.kernels.workspace import workspace
+from specengine.weights import Packed
 
 TILE_CHANNELS, TILE_K = 128, 64
 DECODE_THREADS = 256
@@ -31,10 +31,13 @@ TILE_ROWS = (8, 16, 32, 48, 64)
 SHARED_BYTES = 227 * 1024
 """Shared memory of a thread block that has a Hopper multiprocessor to itself."""
 MOST_STAGES = 16
-BYTES_IN_FLIGHT = 60 * 1024
-"""Asked of the memory by one block at once: enough to keep it busy, little to queue behind."""
+BYTES_IN_FLIGHT, FEWER_IN_FLIGHT = 60 * 1024, 48 * 1024
+"""Asked of the memory by one block at once: enough to keep it busy, little to queue behind. Fewer
+where x takes long to come: beyond 16 rows."""
 EVEN_SHARE, EVEN_RECORDS = 0.84, 84
 """When whole tiles go to thread blocks: multiprocessors in use, and records of a block."""
+LEAD = 1
+"""Records by which the first block of a tile ends after each of the others, whose parts it adds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +98,21 @@ class Variant:
     def threads(self) -> int:
         """Consumers and producers, correctors of escapes, builders of bit planes."""
         form = FORMATS[self.format]
-        helpers = 1 + (self.rows <= 16)
-        return 320 + (32 * form.lossless if form.stride_bytes else 64 * helpers)
+        correctors = form.lossless * (1 + (self.rows >= 32))
+        return 320 + 32 * correctors if form.stride_bytes else 512
 
     def shared_bytes(self) -> int:
         form = FORMATS[self.format]
         barriers = 24 if form.stride_bytes == 0 else 16
-        rings = self.stages * (form.stage_bytes + barriers) + self.x_stages * (self.rows * 128 + 8)
+        rings = self.stages * (form.stage_bytes + barriers) + self.x_stages * (self.rows * 128 + 16)
         return rings + (TILE_CHANNELS * self.rows * 4 if form.lossless else 0)
+
+    def in_flight(self) -> int:
+        """Records asked for at once."""
+        form = FORMATS[self.format]
+        few = form.lossless and self.rows > 16
+        asked = FEWER_IN_FLIGHT if few else BYTES_IN_FLIGHT
+        return min(self.stages, asked // form.read_bytes)
 
     def defines(self) -> tuple[str, ...]:
         form = FORMATS[self.format]
@@ -111,7 +121,8 @@ class Variant:
             f"ROWS={self.rows}",
             f"STAGES={self.stages}",
             f"X_STAGES={self.x_stages}",
-            f"IN_FLIGHT={min(self.stages, BYTES_IN_FLIGHT // form.read_bytes)}",
+            f"IN_FLIGHT={self.in_flight()}",
+            f"LEAD={LEAD}",
             f"OUTPUT={self.output}",
             f"TILE_STEP={self.tile_step}",
             f"SKIPPABLE={self.skippable:d}",
@@ -147,6 +158,12 @@ def blocks_for(tiles: int, k_blocks: int, multiprocessors: int) -> int:
     return min(multiprocessors, units)
 
 
+def equal_parts(tiles: int, k_blocks: int, blocks: int) -> int:
+    """Thread blocks of each tile, where all have as many and long stretches; else 0."""
+    parts = blocks // tiles
+    return parts if parts > 1 and blocks % tiles == 0 and k_blocks >= 16 * parts else 0
+
+
 _POINTERS = ("records", "scale", "escapes", "escape_offsets", "record_offsets")
 
 
@@ -155,7 +172,10 @@ class _Product(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in (*_POINTERS, "y", "partials", "skip")),
-        *((name, ctypes.c_int) for name in ("rows", "channels", "k_blocks", "units")),
+        *(
+            (name, ctypes.c_int)
+            for name in ("rows", "channels", "k_blocks", "units", "record_bytes", "parts")
+        ),
     )
 
 
@@ -176,6 +196,7 @@ class Weights:
         format: key of FORMATS.
         escapes, escape_offsets: of lossless formats.
         record_offsets: of formats whose records vary in size.
+        record_bytes: of each record, where those of such a format all have as many; else 0.
     """
 
     format: str
@@ -184,6 +205,12 @@ class Weights:
     escapes: torch.Tensor | None = None
     escape_offsets: torch.Tensor | None = None
     record_offsets: torch.Tensor | None = None
+    record_bytes: int = 0
+
+    @classmethod
+    def of(cls, packed: Packed) -> "Weights":
+        """A matrix in a lossless format; reads its offsets."""
+        return cls(packed.format, **packed.arrays(), record_bytes=packed.record_bytes())
 
     def tensors(self) -> dict[str, torch.Tensor]:
         named = {name: getattr(self, name) for name in _POINTERS}
@@ -245,6 +272,8 @@ def multiply(
         channels=y.shape[1],
         k_blocks=k_blocks,
         units=tiles * k_blocks,
+        record_bytes=weights.record_bytes,
+        parts=equal_parts(tiles, k_blocks, blocks),
     )
     kernel = _product_kernel(variant, device)
     with torch.cuda.device(device):

@@ -1,21 +1,24 @@
 // The rings of `packed_gemm.cu`, and the warps that fill them: records and rows come to shared memory by bulk copies, each
-// announced by a barrier of its stage, and are released together by those who read them.
+// announced by a barrier of its stage. Records are released once they are in registers, rows once they are multiplied and
+// corrected with: an answer that correctors wait for must not hold up the records.
 
 constexpr Format WEIGHTS = FORMAT;
 constexpr bool LOSSLESS = WEIGHTS == W12 || WEIGHTS == W12N || WEIGHTS == W11S, LISTED = WEIGHTS == W11S;
 constexpr int X_TILE = ROWS * 128, PLANE = LISTED ? 1024 : 0;
 constexpr int STAGE = read_bytes(WEIGHTS) + PLANE;
-// Warps by role. W11S has thrice the escapes of W12, and lists; beyond 12 warps a thread has 128 registers.
-constexpr int CONSUMERS = 8, HELPERS = ROWS <= 16 ? 2 : 1;
-constexpr int CORRECTORS = LISTED ? HELPERS : LOSSLESS, BUILDERS = LISTED ? HELPERS : 0;
+// Warps by role. W11S has thrice the escapes of W12, and lists: a builder for each of the four schedulers, whose integer
+// pipes are what it needs. A multiprocessor's registers are dealt for four warpgroups then, and dealt anew.
+constexpr int CONSUMERS = 8, CORRECTORS = LISTED ? 2 : LOSSLESS ? 1 + (ROWS >= 32) : 0, BUILDERS = LISTED ? 4 : 0;
+constexpr int CONSUMER_REGISTERS = 168;
 constexpr int RECORDS_PRODUCER = CONSUMERS, ROWS_PRODUCER = RECORDS_PRODUCER + 1, CORRECTOR = ROWS_PRODUCER + 1;
 constexpr int BUILDER = CORRECTOR + CORRECTORS, THREADS = 32 * (BUILDER + BUILDERS);
 constexpr int GROUPS = ROWS / 8;         // accumulator groups of four a thread
 constexpr int PART = 128 * 4 * GROUPS;   // words of one warpgroup's part of a tile
 constexpr u32 EMPTY = 0xFFFFFFFFu;
 constexpr int X_RING = STAGES * STAGE, CORRECTIONS = X_RING + X_STAGES * X_TILE;
-constexpr int LANDED = CORRECTIONS + (LOSSLESS ? 128 * ROWS * 4 : 0), X_LANDED = LANDED + STAGES * 8;
-constexpr int FREE = X_LANDED + X_STAGES * 8, BUILT = FREE + STAGES * 8;  // BUILT is used for W11S only
+constexpr int LANDED = CORRECTIONS + (LOSSLESS ? 128 * ROWS * 4 : 0), FREE = LANDED + STAGES * 8;
+constexpr int X_LANDED = FREE + STAGES * 8, X_FREE = X_LANDED + X_STAGES * 8;
+constexpr int BUILT = X_FREE + X_STAGES * 8;  // W11S only
 static_assert(IN_FLIGHT <= STAGES && X_STAGES <= STAGES);
 
 struct Arguments {
@@ -28,13 +31,22 @@ struct Arguments {
   u32 *partials;               // P x 2 x PART words
   const int *skip;             // [rows]; SKIPPABLE only
   int rows, channels, k_blocks, units;
+  int record_bytes;            // W11S only: of each record where all have as many, else 0
+  int parts;                   // thread blocks of a tile, where all tiles have equally many; else 0
 };
 
 struct Work {
   int first, last;  // records of this block: [first, last)
 };
 
-// Where a role stands in the two rings. Record i and its rows are released together.
+// The first record of a block. Of a tile's blocks the first gets LEAD records more for each of the others, which so have
+// their parts ready when it comes to add them.
+__device__ __forceinline__ int first_record(const Arguments &p, u32 block) {
+  const int part = p.parts ? (int)(block % (u32)p.parts) : 0;
+  return (int)(block * (u32)p.units / gridDim.x) + (part ? (p.parts - part) * LEAD : 0);
+}
+
+// Where a role stands in the two rings.
 struct Ring {
   u32 base;
   int stage, x_stage;
@@ -42,6 +54,7 @@ struct Ring {
   __device__ __forceinline__ u32 landed() const { return base + LANDED + 8 * stage; }
   __device__ __forceinline__ u32 x_landed() const { return base + X_LANDED + 8 * x_stage; }
   __device__ __forceinline__ u32 free() const { return base + FREE + 8 * stage; }
+  __device__ __forceinline__ u32 x_free() const { return base + X_FREE + 8 * x_stage; }
   __device__ __forceinline__ u32 built() const { return base + BUILT + 8 * stage; }
   __device__ __forceinline__ u32 record() const { return base + stage * STAGE; }
   __device__ __forceinline__ u32 plane() const { return record() + read_bytes(WEIGHTS); }
@@ -54,14 +67,15 @@ struct Ring {
   }
 };
 
-// Where the next record lies. Of variable ones, each lane holds an offset, and a batch is read ahead.
+// Where the next record lies. Of variable ones, each lane holds an offset, and a batch is read ahead; where all have one size,
+// the first records need not wait for their offsets.
 struct RecordStream {
   const Arguments &p;
   const int lane, stop;
   int unit, batch, offsets, more_offsets;
   __device__ __forceinline__ RecordStream(const Arguments &arguments, Work work, int lane_)
       : p(arguments), lane(lane_), stop(work.last), unit(work.first), batch(work.first) {
-    if constexpr (LISTED) {
+    if (LISTED && !p.record_bytes) {
       offsets = offsets_from(batch);
       more_offsets = offsets_from(batch + 31);
     }
@@ -73,7 +87,10 @@ struct RecordStream {
     const int record = TILE_STEP == 1 ? unit : unit + unit / p.k_blocks * (TILE_STEP - 1) * p.k_blocks;
     start = (u64)record * stride_bytes(WEIGHTS);
     bytes = read_bytes(WEIGHTS);
-    if constexpr (LISTED) {
+    if (LISTED && p.record_bytes) {
+      start = (u64)record * p.record_bytes;
+      bytes = p.record_bytes;
+    } else if constexpr (LISTED) {
       if (unit - batch == 31) {
         batch = unit;
         offsets = more_offsets;
@@ -122,8 +139,8 @@ __device__ __forceinline__ void produce_rows(const TensorMap *map, const Argumen
   wait_for_previous_kernel();
   for (int i = 0; i < count; i++) {
     if (i >= X_STAGES) {
-      barrier_wait(released.free(), released.parity);
-      released.next_record();
+      barrier_wait(released.x_free(), released.x_parity);
+      released.next_x();
     }
     if (lane == 0) {
       barrier_expect(ring.x_landed(), X_TILE);

@@ -108,7 +108,7 @@ def _tell(event: str, fields: dict[str, object]) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m specengine.weights")
     commands = parser.add_subparsers(required=True)
-    threads = len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0))
 
     encode = commands.add_parser("encode", help="encode a checkpoint folder")
     encode.set_defaults(run=_encode, after="the same command continues")
@@ -123,7 +123,8 @@ def _parser() -> argparse.ArgumentParser:
     inspect = commands.add_parser("inspect", help="bits per weight of each tensor, and why")
     inspect.set_defaults(run=_inspect, after="nothing was changed")
     inspect.add_argument("folder", type=Path)
-    for command in (encode, verify):
+    # Verifying hashes on the main thread, which keeps a core busy beside those that decode.
+    for command, threads in ((encode, cores), (verify, max(1, cores - 1))):
         command.add_argument("--threads", type=int, default=threads)
     return parser
 

@@ -45,18 +45,24 @@ def pack_lanes(lanes: torch.Tensor, layout: Layout, records: torch.Tensor) -> No
 
 
 def unpack_lanes(
-    records: torch.Tensor, layout: Layout, tiles: int, base: torch.Tensor | None = None
+    records: torch.Tensor,
+    layout: Layout,
+    tiles: int,
+    base: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The inverse of `pack_lanes`; bits that no piece names are 0.
 
     Args:
         base: int16 [128 * tiles], is added to each channel's lanes.
+        out: int16 [128 * tiles, K], contiguous, to be filled and returned.
 
     Returns:
         int16 [128 * tiles, K].
     """
     width = records.shape[0] // tiles * BLOCK
-    lanes = torch.empty((tiles * TILE, width), dtype=torch.int16, device=records.device)
+    shape, device = (tiles * TILE, width), records.device
+    lanes = torch.empty(shape, dtype=torch.int16, device=device) if out is None else out
     work = _Work(lanes, layout, records)
     for part in work.parts():
         for words, stored in _planes(part.words, layout, part.stored):

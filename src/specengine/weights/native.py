@@ -59,6 +59,15 @@ def paste_in(octets: torch.Tensor, starts: torch.Tensor, stretches: torch.Tensor
     units[(starts // 16)[:, None] + span] = stretches.view(torch.complex128)
 
 
+def subtract_at(bits: torch.Tensor, places: torch.Tensor, value: int) -> None:
+    """Subtract from int16 [C, K], contiguous, at places int64 [n] of the flattened matrix, which
+    differ."""
+    if bits.device.type == "cpu":
+        bits.numpy().reshape(-1)[places.numpy()] -= np.int16(value)
+    else:
+        bits.view(-1)[places] -= value
+
+
 def in_order(values: torch.Tensor) -> torch.Tensor:
     """int64 [n], sorted."""
     if values.device.type == "cpu":

@@ -53,6 +53,13 @@ class Packed:
         }
         return {name: array for name, array in named.items() if array is not None}
 
+    def record_bytes(self) -> int:
+        """Bytes of each record where those of a variable size all have as many, else 0."""
+        if self.record_offsets is None:
+            return 0
+        sizes = self.record_offsets.diff()
+        return UNIT * int(sizes[0]) if bool((sizes == sizes[0]).all()) else 0
+
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""

@@ -1,12 +1,11 @@
 """Lossless formats by name; whole matrices, a stretch of tiles at a time."""
 
-from collections.abc import Iterator
 from typing import Protocol
 
 import torch
 
 from specengine.errors import OptionError
-from specengine.weights.layout import TILE
+from specengine.weights.layout import BLOCK, TILE
 from specengine.weights.packed import Packed, join
 from specengine.weights.w11s import SPARSE_TOP
 from specengine.weights.w12 import NESTED, UNNESTED
@@ -25,7 +24,7 @@ class Format(Protocol):
 
     def encode(self, bits: torch.Tensor) -> Packed: ...
 
-    def decode(self, packed: Packed) -> torch.Tensor: ...
+    def decode(self, packed: Packed, out: torch.Tensor | None = None) -> torch.Tensor: ...
 
 
 FORMATS: dict[str, Format] = {form.name: form for form in (UNNESTED, NESTED, SPARSE_TOP)}
@@ -69,16 +68,10 @@ def encode(matrix: torch.Tensor, name: str = "w12") -> Packed:
 
 def decode(packed: Packed) -> torch.Tensor:
     """The bfloat16 matrix [N, K], bit for bit."""
-    bits = torch.empty(packed.shape, dtype=torch.int16, device=packed.records.device)
-    for first, part in decode_stretches(packed):
-        bits[first : first + part.shape[0]] = part
-    return bits.view(torch.bfloat16)
-
-
-def decode_stretches(packed: Packed) -> Iterator[tuple[int, torch.Tensor]]:
-    """(first channel, int16 [C, K]) of consecutive stretches."""
-    form = format_named(packed.format)
-    step = tiles_at_once(packed.shape[1])
+    form, (rows, width) = format_named(packed.format), packed.shape
+    bits = packed.records.new_empty((packed.tiles * TILE, packed.blocks * BLOCK), dtype=torch.int16)
+    step = tiles_at_once(width)
     for tile in range(0, packed.tiles, step):
         part = packed.stretch(tile, min(step, packed.tiles - tile))
-        yield tile * TILE, form.decode(part)
+        form.decode(part, bits[tile * TILE : (tile + part.tiles) * TILE])
+    return bits[:rows, :width].contiguous().view(torch.bfloat16)

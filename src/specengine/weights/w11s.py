@@ -5,8 +5,10 @@ of its channel's window. Windows are chosen so that about 99% lie in the upper h
 out, and each record lists the few weights where it is 0. A kernel rebuilds the bit as a plane of 1
 KB in shared memory and then decodes without branches.
 
-A record is 11 264 dense bytes, 32 counts, the listed positions, zeros up to whole
-memory lines: bulk copies that begin or end inside a line take 4% longer, the zeros half a percent.
+A record is 11 264 dense bytes, 32 counts, the listed positions, zeros up to whole memory lines:
+bulk copies that begin or end inside a line take 4% longer, the zeros half a percent. It has 11 520
+bytes at least. With the usual lists of 115 weights all records of a matrix are as long, and a
+kernel need not wait for their offsets.
 A position is that of the weight's bit in the plane: word 128 * half + thread, bit 16 * lane +
 register; each count and 8-bit position belong to a block of 8 words. A record never exceeds 12 288
 bytes: weights that do not fit the list become escapes.
@@ -33,7 +35,7 @@ from specengine.weights.fragments import (
     unpack_lanes,
 )
 from specengine.weights.layout import BLOCK, TILE, X
-from specengine.weights.native import cut_out, in_order, paste_in
+from specengine.weights.native import cut_out, in_order, paste_in, subtract_at
 from specengine.weights.packed import UNIT, Packed, offsets_of
 from specengine.weights.window import choose_windows, scales, tops_of
 
@@ -43,8 +45,8 @@ LIST_BLOCKS = 32
 """Blocks of 256 positions."""
 MOST_LISTED = LARGEST_RECORD - DENSE_BYTES - LIST_BLOCKS
 MOST_IN_BLOCK = 255
-LINE = 128
-"""Bytes of a memory line."""
+LINE, LEAST_LINES = 128, 90
+"""Bytes of a memory line, and lines of a record."""
 _HEAD_BYTES = DENSE_BYTES + LIST_BLOCKS
 
 
@@ -74,14 +76,18 @@ class W11s:
             offsets,
         )
 
-    def decode(self, packed: Packed) -> torch.Tensor:
-        """BF16 patterns, int16 [C, K]."""
+    def decode(self, packed: Packed, out: torch.Tensor | None = None) -> torch.Tensor:
+        """BF16 patterns, int16 [C, K], in `out`, whole records of them, where that is given."""
         assert packed.record_offsets is not None
-        start = UNIT * packed.record_offsets[:-1].long()
-        heads = cut_out(packed.records, start, _HEAD_BYTES)
+        start, even = UNIT * packed.record_offsets[:-1].long(), packed.record_bytes()
+        if even:
+            heads = packed.records.view(-1, even)[:, :_HEAD_BYTES]
+        else:
+            heads = cut_out(packed.records, start, _HEAD_BYTES)
         tops = tops_of(packed.scale)
         # Every top bit is set here and taken back below where it is listed.
-        bits = unpack_lanes(heads[:, :DENSE_BYTES], X, packed.tiles, base_of(tops).add_(UPPER))
+        base = base_of(tops).add_(UPPER)
+        bits = unpack_lanes(heads[:, :DENSE_BYTES], X, packed.tiles, base, out)
         clear_zeros(bits, tops)
         _lower(bits, packed.records, start, heads[:, DENSE_BYTES:])
         restore_escapes(bits, packed.escapes, packed.escape_offsets)
@@ -99,7 +105,7 @@ def listed_counts(packed: Packed) -> torch.Tensor:
 def record_units(listed: torch.Tensor) -> torch.Tensor:
     """Sizes of records, in units, by the number of weights that they list."""
     lines = (_HEAD_BYTES + listed + LINE - 1) // LINE
-    return lines * (LINE // UNIT)
+    return lines.clamp_(min=LEAST_LINES) * (LINE // UNIT)
 
 
 def _listed(lower: torch.Tensor, width: int) -> torch.Tensor:
@@ -150,16 +156,20 @@ def _spill(lanes: torch.Tensor, escaped: Escaped, listed: torch.Tensor) -> Escap
 
 def _assemble(lanes: torch.Tensor, listed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Records of variable size: uint8 [bytes] and int32 [R + 1] offsets in units."""
-    count = lanes.numel() // (TILE * BLOCK)
-    heads = lanes.new_empty((count, _HEAD_BYTES), dtype=torch.uint8)
-    pack_lanes(lanes, X, heads[:, :DENSE_BYTES])
+    count, least = lanes.numel() // (TILE * BLOCK), LEAST_LINES * LINE
+    rows = lanes.new_empty((count, least), dtype=torch.uint8)
+    pack_lanes(lanes, X, rows[:, :DENSE_BYTES])
     in_blocks = torch.bincount(listed >> 8, minlength=count * LIST_BLOCKS).view(count, -1)
-    heads[:, DENSE_BYTES:] = in_blocks
+    rows[:, DENSE_BYTES:_HEAD_BYTES] = in_blocks
     in_records = in_blocks.sum(1)
     offsets = offsets_of(record_units(in_records))
-    start = UNIT * offsets[:-1].long()
-    records = lanes.new_zeros(UNIT * int(offsets[-1]), dtype=torch.uint8)
-    paste_in(records, start, heads)
+    start, size = UNIT * offsets[:-1].long(), UNIT * int(offsets[-1])
+    if size == count * least:
+        rows[:, _HEAD_BYTES:] = 0
+        records = rows.view(-1)
+    else:
+        records = lanes.new_zeros(size, dtype=torch.uint8)
+        paste_in(records, start, rows[:, :_HEAD_BYTES])
     records[_list_places(start, in_records)] = listed.to(torch.uint8)
     return records, offsets
 
@@ -177,15 +187,16 @@ def _lower(
 ) -> None:
     """Take the top bit from listed weights of int16 [C, K], whose records begin at `start`."""
     width = bits.shape[1]
-    position = records[_list_places(start, in_blocks.sum(1))].long()
-    block = torch.arange(in_blocks.numel(), device=records.device)
-    position += torch.repeat_interleave(block << 8, in_blocks.flatten().long())
-    record = position >> 13
-    place = places_by_position().to(bits.device)[position & 8191]
-    tile = record // (width // BLOCK)
-    channel = (tile << 7) + (place >> 6)
-    column = (record - tile * (width // BLOCK) << 6) + (place & BLOCK - 1)
-    bits.view(-1)[channel * width + column] -= UPPER
+    blocks, record = width // BLOCK, torch.arange(start.shape[0], device=records.device)
+    place = places_by_position().to(bits.device)
+    place = (place >> 6) * width + (place & BLOCK - 1)
+    # Each bit of a position moves the place by itself, so its list's can be added first.
+    first = record // blocks * (TILE * width) + record % blocks * BLOCK
+    in_list = torch.repeat_interleave(
+        (first[:, None] + place[:: MOST_IN_BLOCK + 1]).flatten(), in_blocks.flatten().long()
+    )
+    in_list += place[records[_list_places(start, in_blocks.sum(1))].long()]
+    subtract_at(bits, in_list, UPPER)
 
 
 SPARSE_TOP = W11s()

@@ -57,17 +57,19 @@ class W12:
             offsets_of(escape_counts),
         )
 
-    def decode(self, packed: Packed) -> torch.Tensor:
-        """BF16 patterns, int16 [C, K]."""
-        bits = self._bits(packed, self.layout, 0)
+    def decode(self, packed: Packed, out: torch.Tensor | None = None) -> torch.Tensor:
+        """BF16 patterns, int16 [C, K], in `out`, whole records of them, where that is given."""
+        bits = self._bits(packed, self.layout, 0, out)
         restore_escapes(bits, packed.escapes, packed.escape_offsets)
         return bits[: packed.shape[0], : packed.shape[1]]
 
-    def _bits(self, packed: Packed, layout: Layout, fill: int) -> torch.Tensor:
+    def _bits(
+        self, packed: Packed, layout: Layout, fill: int, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
         tops = tops_of(packed.scale)
         records = packed.records.view(packed.tiles * packed.blocks, self.layout.record_bytes)
         base = base_of(tops).add_(fill)
-        bits = unpack_lanes(records[:, : layout.record_bytes], layout, packed.tiles, base)
+        bits = unpack_lanes(records[:, : layout.record_bytes], layout, packed.tiles, base, out)
         return clear_zeros(bits, tops)
 
 

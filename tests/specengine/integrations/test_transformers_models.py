@@ -100,6 +100,23 @@ def test_encoded_folders_load(form: str, tied: bool, tmp_path: Path) -> None:
     assert (count >= 14) == (form != "w12n")
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("form", ["w12", "w11s"])
+def test_encoded_folders_load_onto_a_gpu(form: str, tmp_path: Path) -> None:
+    model = _model()
+    model.save_pretrained(tmp_path / "model")
+    encode_folder(tmp_path / "model", tmp_path / "out", form, threads=1, report=lambda step: None)
+    loaded = load(tmp_path / "out", device="cuda")
+    assert all(tensor.is_cuda for tensor in loaded.state_dict().values())
+    state = {name: tensor.cpu() for name, tensor in loaded.state_dict().items()}
+    assert _same(state, model.state_dict())
+    with torch.no_grad():
+        logits = loaded(PROMPT.cuda()).logits.cpu().float()
+        expected = model.float()(PROMPT).logits
+    assert (logits - expected).norm() / expected.norm() < 2e-2
+
+
 def test_folders_of_another_model_are_refused(tmp_path: Path) -> None:
     model = _model()
     model.save_pretrained(tmp_path / "model")

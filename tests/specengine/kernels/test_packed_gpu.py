@@ -44,7 +44,7 @@ def packed_weights(matrix, name):
     if name in LOSSY:
         copy = encode_low_bit(matrix, name)
         return kernels.Weights(name, copy.records, copy.scale), decode_low_bit(copy)
-    return kernels.Weights(name, **encode(matrix, name).arrays()), matrix
+    return kernels.Weights.of(encode(matrix, name)), matrix
 
 
 class Case:
@@ -138,7 +138,7 @@ def test_any_rows_of_any_width_go_through_the_op(name, width):
     weights = case.weights
     arguments = [weights.records, weights.scale, weights.escapes, weights.escape_offsets]
     if name == "w11s":
-        arguments.append(weights.record_offsets)
+        arguments += [weights.record_offsets, weights.record_bytes]
     x = torch.randn(3, 50, width + 3, device="cuda").bfloat16()[..., 1 : width + 1]
     y = linear(x, *arguments, 300)
     expected = x.double() @ case.matrix.double().T

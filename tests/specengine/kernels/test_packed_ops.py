@@ -23,6 +23,11 @@ def packed_arguments(matrix, name="w12"):
     return (*arrays, packed.record_offsets) if name == "w11s" else tuple(arrays)
 
 
+def product_arguments(matrix, name="w12"):
+    sizes = (encode(matrix, name).record_bytes(),) if name == "w11s" else ()
+    return (*packed_arguments(matrix, name), *sizes)
+
+
 def random_matrix(channels, width, seed=0):
     generator = torch.Generator().manual_seed(seed)
     matrix = torch.randn(channels, width, generator=generator) * 0.02
@@ -38,7 +43,7 @@ def test_the_reference_is_a_product_with_the_matrix(name, channels, width):
     decode = {"w12": ops.w12_decode, "w11s": ops.w11s_decode}[name]
     matrix = random_matrix(channels, width)
     x = torch.randn(2, 3, width, generator=torch.Generator().manual_seed(1)).bfloat16()
-    y = linear(x, *packed_arguments(matrix, name), channels)
+    y = linear(x, *product_arguments(matrix, name), channels)
     assert torch.equal(y, torch.nn.functional.linear(x, matrix))
     assert torch.equal(decode(*packed_arguments(matrix, name), channels, width), matrix)
 
@@ -65,7 +70,7 @@ def test_ops_are_registered_and_traceable():
     for op, arguments in (
         (ops.w12_linear, (x, *packed_arguments(matrix), 130)),
         (ops.w12_decode, (*packed_arguments(matrix), 130, 72)),
-        (ops.w11s_linear, (x, *packed_arguments(matrix, "w11s"), 130)),
+        (ops.w11s_linear, (x, *product_arguments(matrix, "w11s"), 130)),
         (ops.w11s_decode, (*packed_arguments(matrix, "w11s"), 130, 72)),
         (ops.view_linear, (x, view.records, view.scale, 130)),
         (ops.low_bit_linear, (x, "e2m4", copy.records, copy.scale, 130)),
@@ -79,6 +84,9 @@ def test_records_of_another_width_are_refused():
         ops.w12_linear(torch.zeros(1, 192, dtype=torch.bfloat16), *arguments, 128)
     with pytest.raises(OptionError, match=r"torch\.float32"):
         ops.w12_linear(torch.zeros(1, 64), *arguments, 128)
+    x = torch.zeros(1, 64, dtype=torch.bfloat16)
+    with pytest.raises(OptionError, match="are not the 1 of"):
+        ops.w11s_linear(x, *packed_arguments(random_matrix(128, 64), "w11s"), 5760, 128)
 
 
 @given(st.integers(1, 3000), st.integers(1, 600), st.sampled_from([66, 114, 132]))
@@ -86,8 +94,17 @@ def test_every_block_has_records_and_fits_a_multiprocessor(tiles, k_blocks, mult
     blocks = kernels.blocks_for(tiles, k_blocks, multiprocessors)
     units = tiles * k_blocks
     assert 1 <= blocks <= multiprocessors
-    starts = [block * units // blocks for block in range(blocks + 1)]
+    parts = kernels.equal_parts(tiles, k_blocks, blocks)
+
+    def start(block):  # `first_record` of packed_ring.cuh
+        part = block % parts if parts else 0
+        return block * units // blocks + (kernels.LEAD * (parts - part) if part else 0)
+
+    starts = [start(block) for block in range(blocks + 1)]
     assert all(start < stop for start, stop in pairwise(starts))
+    if parts:
+        assert starts[::parts] == [tile * k_blocks for tile in range(tiles + 1)]
+        assert starts[1] - starts[0] >= max(map(int.__rsub__, starts[1:parts], starts[2:]))
 
 
 @given(st.integers(1, 3000), st.integers(1, 600), st.sampled_from([58, 108, 132, 170]))
