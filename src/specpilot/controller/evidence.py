@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from statistics import fmean
 
+from specpilot.controller.off_loop import off_loop
 from specpilot.controller.outcomes import failed, outcomes_of, require_answers
 from specpilot.controller.servers import serving
 from specpilot.core.measurement import Measurement, PairedRun
@@ -65,7 +66,7 @@ async def scorer_of(
     if running is not None and running[0].tree_hash == run.stock.tree_hash:
         yield running[1]
         return
-    checkout = run.systems.export(run.stock)
+    checkout = await off_loop(run.systems.export, run.stock)
     async with serving(run.arena(devices), checkout, run.development) as scorer:
         yield scorer
 

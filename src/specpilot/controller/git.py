@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from specpilot.controller.off_loop import SECONDS, Halt, current_halt
 from specpilot.core.errors import SpecPilotError
 from specpilot.sandbox.foreign import one_line
 
@@ -33,11 +34,13 @@ _FIXED = {
 """Fixed names and dates: equal trees on equal parents are equal commits."""
 
 
-_SECONDS = 120.0
-"""Far more than any command on a source tree takes."""
 _LARGEST_ANSWER = 64 * 2**20
 """Bytes; far more than any command on a source tree answers. Nested trees can name billions of
 files in a few kilobytes."""
+_LARGEST_FILE = 256 * 2**20
+"""Bytes of one file that a command may write, such as a pack of what an agent committed."""
+_LIMITED = ("/bin/sh", "-c", f'ulimit -f {_LARGEST_FILE // 512} && exec "$@"', "sh")
+"""POSIX counts file sizes in blocks of 512 bytes."""
 
 
 class GitError(SpecPilotError):
@@ -50,7 +53,7 @@ def git(
     stdin: bytes | None = None,
     environment: dict[str, str] | None = None,
     allowed: Sequence[int] = (0,),
-    seconds: float = _SECONDS,
+    seconds: float = SECONDS,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run one git command in a folder, hooks off.
 
@@ -60,10 +63,12 @@ def git(
     """
     # With separate accounts a worktree belongs to its agent; reading it is what we are here for.
     settings = ("core.hooksPath=/dev/null", "gc.auto=0", "safe.directory=*")
-    command = ["git", *(part for item in settings for part in ("-c", item)), *arguments]
+    command = [*_LIMITED, "git", *(part for item in settings for part in ("-c", item)), *arguments]
+    halt = current_halt()
+    seconds = min(seconds, halt.remaining)
     variables = {"PATH": os.environ["PATH"], **_FIXED, **(environment or {})}
     try:
-        done = _run(command, folder, stdin, variables, seconds)
+        done = _run(command, folder, stdin, variables, seconds, halt)
     except subprocess.TimeoutExpired as error:
         raise _failure(folder, arguments[0], f"did not end in {seconds:.0f} s") from error
     except OSError as error:
@@ -86,6 +91,7 @@ def _run(
     stdin: bytes | None,
     environment: dict[str, str],
     seconds: float,
+    halt: Halt,
 ) -> subprocess.CompletedProcess[bytes]:
     # A session of its own, so that the helpers which git starts can be ended with it.
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as errors:
@@ -100,12 +106,14 @@ def _run(
             env=environment,
             start_new_session=True,
         ) as process:
-            out = _answer(process, command, seconds)
+            out = _answer(process, command, seconds, halt)
         errors.seek(0)
         return subprocess.CompletedProcess(command, process.returncode, out, errors.read(2**16))
 
 
-def _answer(process: subprocess.Popen[bytes], command: Sequence[str], seconds: float) -> bytes:
+def _answer(
+    process: subprocess.Popen[bytes], command: Sequence[str], seconds: float, halt: Halt
+) -> bytes:
     """Everything that a command answers; it and its helpers are ended at either limit."""
     late = threading.Event()
 
@@ -121,10 +129,11 @@ def _answer(process: subprocess.Popen[bytes], command: Sequence[str], seconds: f
     clock.start()
     try:
         assert process.stdout is not None
-        out = process.stdout.read(_LARGEST_ANSWER + 1)
-        if len(out) > _LARGEST_ANSWER:
-            end()
-        process.wait()
+        with halt.ending(end):
+            out = process.stdout.read(_LARGEST_ANSWER + 1)
+            if len(out) > _LARGEST_ANSWER:
+                end()
+            process.wait()
     except BaseException:
         end()
         raise

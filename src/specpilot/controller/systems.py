@@ -9,11 +9,15 @@ whose hash is computed again before anything starts from it.
 import os
 import shutil
 import stat
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from specpilot.agents.base import CatalogueOption
+from specpilot.controller.contamination import NOTHING_KNOWN, Fingerprints, check_content
 from specpilot.controller.git import GitError, git, output
+from specpilot.controller.off_loop import go_on
 from specpilot.controller.options_file import (
     OPTIONS_FILE,
     catalogue,
@@ -49,10 +53,9 @@ class SystemRepository:
             b"100644 blob %s\t%s\0" % (self._blob(files[path]), path.encode())
             for path in sorted(files)
         )
-        index = {"GIT_INDEX_FILE": str(self.folder / "stock.index")}
-        git(self.folder, "read-tree", "--empty", environment=index)
-        git(self.folder, "update-index", "-z", "--index-info", stdin=listing, environment=index)
-        tree = git(self.folder, "write-tree", environment=index).stdout.decode().strip()
+        with self._index("--empty") as index:
+            git(self.folder, "update-index", "-z", "--index-info", stdin=listing, environment=index)
+            tree = git(self.folder, "write-tree", environment=index).stdout.decode().strip()
         commit = self._commit(tree, parent=None)
         self.name("stock", commit)
         return self.system(commit)
@@ -79,11 +82,10 @@ class SystemRepository:
             Refused: an option that the system does not have.
         """
         edited = edit_options(self._options_file(base.commit), changes)
-        index = {"GIT_INDEX_FILE": str(self.folder / "options.index")}
         line = b"100644 blob %s\t%s\0" % (self._blob(edited), OPTIONS_FILE.encode())
-        git(self.folder, "read-tree", base.commit, environment=index)
-        git(self.folder, "update-index", "-z", "--index-info", stdin=line, environment=index)
-        tree = git(self.folder, "write-tree", environment=index).stdout.decode().strip()
+        with self._index(base.commit) as index:
+            git(self.folder, "update-index", "-z", "--index-info", stdin=line, environment=index)
+            tree = git(self.folder, "write-tree", environment=index).stdout.decode().strip()
         return self.system(self._commit(tree, parent=base.commit))
 
     def name(self, branch: str, commit: str) -> None:
@@ -118,16 +120,19 @@ class SystemRepository:
         git(path, "config", "user.email", "agent@localhost")
         return path
 
-    def collect(self, direction: str, base: str) -> System:
+    def collect(self, direction: str, base: str, known: Fingerprints = NOTHING_KNOWN) -> System:
         """The direction's committed tree as one deterministic commit on its base, checked.
 
+        Args:
+            known: of requests and answers, which no file may repeat.
+
         Raises:
-            Refused: nothing was committed, or a path or file type is not allowed.
+            Refused: nothing was committed, or a path, a file type or a content is not allowed.
         """
         path = self._worktrees / direction
         head = self._fetch(path)
         tree = output(self.folder, "rev-parse", "--verify", f"{head}^{{tree}}")
-        self._check_diff(base, tree, direction)
+        self._check_diff(base, tree, direction, known)
         commit = self._commit(tree, parent=base)
         self.name(f"directions/{direction}", commit)
         return self.system(commit)
@@ -166,12 +171,10 @@ class SystemRepository:
 
     def apply_patches(self, base: str, patches: tuple[bytes, ...]) -> str:
         """Tree hash after applying patches to a commit, in an index of their own."""
-        index_path = self.folder / "apply.index"
-        index = {"GIT_INDEX_FILE": str(index_path)}
-        git(self.folder, "read-tree", base, environment=index)
-        for patch in patches:
-            git(self.folder, "apply", "--cached", "-", stdin=patch, environment=index)
-        return git(self.folder, "write-tree", environment=index).stdout.decode().strip()
+        with self._index(base) as index:
+            for patch in patches:
+                git(self.folder, "apply", "--cached", "-", stdin=patch, environment=index)
+            return git(self.folder, "write-tree", environment=index).stdout.decode().strip()
 
     def export(self, system: System, *, autoregressive: bool = False) -> Checkout:
         """A read-only folder with exactly the system's files; verified on every call.
@@ -205,9 +208,9 @@ class SystemRepository:
         partial.rename(path)
 
     def _entries(self, tree: str) -> tuple[Entry, ...]:
-        return parse_entries(git(self.folder, "ls-tree", "-r", "-z", tree).stdout)
+        return parse_entries(git(self.folder, "ls-tree", "-r", "-l", "-z", tree).stdout)
 
-    def _check_diff(self, base: str, tree: str, direction: str) -> None:
+    def _check_diff(self, base: str, tree: str, direction: str, known: Fingerprints) -> None:
         before = {entry.path: entry for entry in self._entries(base)}
         after = {entry.path: entry for entry in self._entries(tree)}
         if before == after:
@@ -216,7 +219,10 @@ class SystemRepository:
                 where=f"worktree of {direction}",
                 fix="commit the edit before asking for a measurement",
             )
-        check_changes(before, after)
+        for entry in check_changes(before, after):
+            go_on()
+            content = git(self.folder, "cat-file", "blob", entry.blob).stdout
+            check_content(entry.path, content, known)
 
     def _fetch(self, worktree: Path) -> str:
         source = worktree / ".git"
@@ -246,6 +252,14 @@ class SystemRepository:
             where = f"{OPTIONS_FILE} of {commit[:12]}"
             raise Refused("is missing", where=where, fix="keep the options file in the tree")
         return found.stdout
+
+    @contextmanager
+    def _index(self, tree: str) -> Iterator[dict[str, str]]:
+        """The environment of commands on an index of their own: several threads may work here."""
+        with tempfile.TemporaryDirectory(prefix="index-", dir=self.folder) as place:
+            environment = {"GIT_INDEX_FILE": str(Path(place, "index"))}
+            git(self.folder, "read-tree", tree, environment=environment)
+            yield environment
 
     def _blob(self, data: bytes) -> bytes:
         return git(self.folder, "hash-object", "-w", "--stdin", stdin=data).stdout.strip()
@@ -281,6 +295,7 @@ def _check_plain(folder: Path) -> None:
     """
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
+            go_on()
             path = Path(place, name)
             try:
                 mode = path.lstat().st_mode

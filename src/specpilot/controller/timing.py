@@ -4,6 +4,7 @@ import time
 
 from specpilot.controller import evidence
 from specpilot.controller.attribution import attributed
+from specpilot.controller.off_loop import off_loop
 from specpilot.controller.outcomes import Tampered, failed, outcomes_of, require_answers
 from specpilot.controller.pairing import paired
 from specpilot.controller.promotion import Evidence, judge
@@ -35,7 +36,7 @@ async def time_attempt(
     devices = run.leases.pick(run.pair_devices)
     async with run.leases.hold(devices, direction, "paired run"):
         baseline = run.best
-        candidate = run.systems.rebase(change.commit, baseline.commit)
+        candidate = await off_loop(run.systems.rebase, change.commit, baseline.commit)
         number = _attempt_number(run, direction, key)
         run.emit(
             AttemptStarted(
@@ -151,8 +152,8 @@ async def _play(
     async with paired(
         run.arena(devices),
         run_name(key),
-        run.systems.export(baseline),
-        run.systems.export(candidate),
+        await off_loop(run.systems.export, baseline),
+        await off_loop(run.systems.export, candidate),
         run.development,
         seed=run.order_seed(key),
     ) as (played, server):

@@ -23,7 +23,7 @@ from specpilot.engines.stock_tree import read_stock_tree
 from specpilot.engines.target_folder import FolderHashes, model_folder, read_vocabulary
 from specpilot.sandbox.devices import device_nodes, device_state
 from specpilot.sandbox.environment import server_environment
-from specpilot.sandbox.policy import HOME, Bind, Policy, Role, interpreter_binds
+from specpilot.sandbox.policy import HOME, Bind, Policy, Role, interpreter_binds, without_judge
 from specpilot.sandbox.process import start
 
 SOCKET = "engine.sock"
@@ -147,7 +147,12 @@ class EmbeddedAdapter:
         models = {*_model_binds(self._target), *_model_binds(self._drafter)}
         return Policy(
             role=Role.SERVER,
-            read_only=(*interpreter_binds(), Bind(checkout.path.absolute()), *models),
+            read_only=(
+                *interpreter_binds(),
+                *without_judge(folders.scratch),
+                Bind(checkout.path.absolute()),
+                *models,
+            ),
             writable=(Bind(folders.sockets, None if plain else INSIDE),),
             environment=environment,
             working_folder=folders.sockets if plain else INSIDE,

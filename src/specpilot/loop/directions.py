@@ -2,6 +2,7 @@
 
 from specpilot.agents.base import Brief
 from specpilot.agents.events import CostEvent, ErrorEvent, ResultEvent, TextEvent, ToolCallEvent
+from specpilot.controller.off_loop import off_loop
 from specpilot.controller.service import direction_socket
 from specpilot.core.verdict import Reason
 from specpilot.loop.events import (
@@ -68,7 +69,7 @@ async def _run_agent(run: Run, item: Direction) -> None:
     direction, base = item.plan.id, item.base
     if base is None:
         raise ValueError("a direction is opened before its agent starts")
-    worktree = run.systems.open_worktree(direction, base)
+    worktree = await off_loop(run.systems.open_worktree, direction, base)
     brief = make_brief(run, item, base)
     agent = run.parts.make_agent(run.deployment, brief)
     start = item.agent_starts + 1

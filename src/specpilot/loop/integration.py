@@ -4,6 +4,7 @@ Many changes gain too little to promote alone, but enough together (paper sectio
 piece the stack is timed under the same rule; a piece that does not raise the stack is dropped.
 """
 
+from specpilot.controller.off_loop import off_loop
 from specpilot.controller.operations.time_and_submit import attempt_key
 from specpilot.controller.systems import RebaseConflict
 from specpilot.controller.timing import time_attempt
@@ -69,7 +70,7 @@ async def integrate(run: Run, action: Integrate) -> None:
     best_point = 1.0
     for piece, judged in stackable(run, item.round):
         change = judged.system.commit
-        stack = _stack(run, base, [*kept, change])
+        stack = await off_loop(_stack, run, base, [*kept, change])
         if stack is None:
             run.emit(Noticed(message=f"{piece.plan.id} conflicts with the stack"))
             continue

@@ -1,7 +1,8 @@
 """Assembling a run from its deployment: which engine, requests, sandbox, planner and agents."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from specpilot.agents.base import Agent, Brief
@@ -19,6 +20,7 @@ from specpilot.loop.simulated import simulated_ceiling, simulated_split
 from specpilot.loop.workspace import workspaces
 from specpilot.memory.registry import Registry
 from specpilot.memory.run_memory import RunMemory
+from specpilot.workload.chat import ChatTokenizer
 from specpilot.workload.loading import load_requests
 
 
@@ -59,7 +61,18 @@ def assemble(deployment: Deployment, folder: Path, explorers: Explorers) -> Part
         make_agent=explorers.make_agent,
         make_workspace=workspaces(deployment, folder, explorers.readable),
         memory=explorers.memory,
+        decode=(lambda _: "") if simulated else _decoder(deployment),
     )
+
+
+def _decoder(deployment: Deployment) -> Callable[[Sequence[int]], str]:
+    """The target's own tokenizer, read when it is needed first."""
+
+    @lru_cache(maxsize=1)
+    def tokenizer() -> ChatTokenizer:
+        return ChatTokenizer(model_folder(deployment.target.model))
+
+    return lambda ids: tokenizer().decode(ids)
 
 
 def build_parts(deployment: Deployment, folder: Path) -> Parts:

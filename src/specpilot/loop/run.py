@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from specpilot.agents.base import Agent, AgentLimits, Brief, MemoryOffer, Workspace
+from specpilot.controller.contamination import Fingerprints
 from specpilot.controller.journal import Journal
 from specpilot.controller.leases import Leases
 from specpilot.controller.progress import PROGRESS_FILE, Progress, WatchedAdapter
@@ -86,6 +87,8 @@ class Parts:
     make_workspace: Callable[[Path, Path, Path], Workspace]
     """From worktree, state folder and socket; brings the sandbox."""
     memory: Memory
+    decode: Callable[[Sequence[int]], str]
+    """Text of token ids; empty where they stand for none."""
     draw_secret: Callable[[], str] = draw_secret
     """Gives the run's secret, once."""
 
@@ -102,6 +105,8 @@ class Run:
     leases: Leases
     state: RunState
     requests: Split | None = None
+    known: tuple[tuple[RecordRef, ...], Fingerprints] | None = None
+    """Fingerprints of what was asked and answered, and the records that they were made of."""
     failure: "asyncio.Future[None] | None" = None
     """Fails when work outside an action, such as answering an agent, cannot go on."""
     progress: Progress = field(default_factory=Progress)

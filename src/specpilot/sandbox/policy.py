@@ -159,12 +159,26 @@ def without_prompts(state: Path) -> tuple[Bind, ...]:
     Args:
         state: a folder of the confined process's own; an empty one is made in it.
     """
-    spec = importlib.util.find_spec("specpilot.workload")
-    empty = state / "no-prompts"
+    return _covered("specpilot.workload", "prompts", state / "no-prompts")
+
+
+def without_judge(state: Path) -> tuple[Bind, ...]:
+    """Covers the judge's whole package, prompts included: a server needs none of it.
+
+    Args:
+        state: a folder of the judge's own; an empty one is made in it.
+    """
+    return _covered("specpilot", "", state / "no-judge")
+
+
+def _covered(package: str, part: str, empty: Path) -> tuple[Bind, ...]:
+    spec = importlib.util.find_spec(package)
     empty.mkdir(parents=True, exist_ok=True)
     if spec is None or spec.origin is None:
         return ()
-    return (Bind(empty, Path(spec.origin).parent / "prompts"),)
+    folder = Path(spec.origin).parent / part
+    # The same folder may be bound under its resolved name, when the environment is a link.
+    return tuple(Bind(empty, place) for place in sorted({folder, folder.resolve()}))
 
 
 def _missing(path: Path) -> SpecPilotError:

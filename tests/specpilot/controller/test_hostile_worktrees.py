@@ -62,7 +62,7 @@ def test_names_that_no_journal_or_disk_takes_are_refused(
 
 
 def test_a_name_longer_than_a_disk_takes_is_refused_before_it_is_written() -> None:
-    line = b"100644 blob " + b"a" * 40 + b"\tspecengine/" + b"n" * 300 + b"\0"
+    line = b"100644 blob " + b"a" * 40 + b" 1\tspecengine/" + b"n" * 300 + b"\0"
     with pytest.raises(ForbiddenPath, match="longer than 255"):
         parse_entries(line)
 

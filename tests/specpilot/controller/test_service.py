@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from simulation import (
@@ -20,7 +21,11 @@ from simulation import (
 
 from specpilot.agents.base import Workspace
 from specpilot.agents.events import ResultEvent
+from specpilot.controller import off_loop
+from specpilot.controller.git import git
 from specpilot.controller.main import run_controller
+from specpilot.controller.systems import SystemRepository
+from specpilot.core.system import System
 from specpilot.loop.state import RunState
 
 Conversation = Callable[[Workspace], Awaitable[None]]
@@ -192,6 +197,34 @@ def test_a_conflicting_change_is_told_and_costs_no_attempt(tmp_path: Path) -> No
     run_controller(tmp_path, parts_of(deployment, edits))
 
     state = state_of(tmp_path)
-    assert state.directions["a"].promoted is not None
-    assert not state.directions["b"].attempts
-    assert "conflicts" in state.directions["b"].closed.detail
+    first, second = sorted(state.directions.values(), key=lambda item: not item.attempts)
+    assert first.promoted is not None
+    assert not second.attempts
+    assert "conflicts" in second.closed.detail
+
+
+def test_a_slow_repository_does_not_keep_others_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slow one waits, inside git, for what the other one's request does."""
+    collect = SystemRepository.collect
+    reached = tmp_path / "reached"
+
+    def slow(self: SystemRepository, direction: str, *rest: Any) -> System:
+        if direction == "quick":
+            reached.touch()
+        else:
+            waiting = f"alias.wait=!while [ ! -e {reached} ]; do sleep 0.05; done"
+            git(self.folder, "-c", waiting, "wait")
+        return collect(self, direction, *rest)
+
+    monkeypatch.setattr(SystemRepository, "collect", slow)
+    monkeypatch.setattr(off_loop, "SECONDS", 30.0)
+    deployment = deployment_of()
+    write_deployment(tmp_path, deployment)
+    edits = {"slow": [faster(1.1)], "quick": [("specengine/new.py", "", "x = 1\n")]}
+
+    run_controller(tmp_path, parts_of(deployment, edits, operations=("check",)))
+
+    for direction in state_of(tmp_path).directions.values():
+        assert [answer.ok for answer in direction.answers.values()] == [True]

@@ -147,7 +147,8 @@ def test_hooks_and_attributes_of_a_worktree_change_nothing(
         hook.chmod(0o755)
     code = worktree / CODE
     code.write_text(code.read_text() + "# $Id$\r\n")
-    (worktree / "specengine" / ".gitattributes").write_text("* ident text eol=lf export-ignore\n")
+    (worktree / ".git" / "info").mkdir(exist_ok=True)
+    (worktree / ".git" / "info" / "attributes").write_text("* ident text eol=lf export-ignore\n")
     commit_all(worktree)
     marker.unlink(missing_ok=True)
 
@@ -170,7 +171,7 @@ def test_an_export_that_was_touched_is_refused(systems: SystemRepository, stock:
 
 
 def test_patches_reproduce_a_tree(systems: SystemRepository, stock: System) -> None:
-    system = edit(systems, stock, "one", "specengine/data.bin", "\x00\x01binary\n")
+    system = edit(systems, stock, "one", "specengine/data.txt", "\x01 no line end")
 
     patch = systems.patch(stock.commit, system.commit)
 

@@ -13,6 +13,7 @@ import psutil
 import pytest
 from tiny_engine import STRONGEST, VOCABULARY, export, make_deployment, make_request
 
+import specpilot
 from specpilot.core.errors import DeploymentError, EngineFailure, SpecPilotError
 from specpilot.core.measurement import Isolation
 from specpilot.core.requests import FinishReason
@@ -23,6 +24,8 @@ from specpilot.engines.stock_tree import read_stock_tree
 from specpilot.forcing.outputs import ForcedOutput, outputs_of
 from specpilot.forcing.rules import ForcingReason
 from specpilot.forcing.run import force_outputs, measure_reference
+
+JUDGE = Path(str(specpilot.__file__)).parent
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +92,19 @@ def test_a_server_serves_scores_and_leaves_nothing_behind(
     asyncio.run(play())
     assert list((run / "control").iterdir()) == []
     assert not list((run / "exports").rglob("__pycache__"))
+
+
+def test_a_server_sees_nothing_of_the_judge(tmp_path: Path, model: Path) -> None:
+    """Wherever the package lies, its folder is covered by an empty one."""
+    adapter = EmbeddedAdapter(make_deployment(model, STRONGEST), tmp_path)
+    checkout = export({"system.toml": b""}, tmp_path / "exports" / "tree")
+    folders = adapter._make_folders(checkout)
+
+    policy = adapter._policy(checkout, "cpu", folders, 1)
+
+    covers = [bind.source for bind in policy.read_only if bind.inside == JUDGE]
+    assert covers
+    assert all(list(cover.iterdir()) == [] for cover in covers)
 
 
 @pytest.mark.parametrize("isolation", sorted({Isolation.NONE, STRONGEST}))

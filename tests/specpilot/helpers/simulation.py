@@ -142,6 +142,7 @@ def parts_of(
         make_agent=lambda _, brief: EditingAgent(edits[brief.direction_id], operations),
         make_workspace=lambda worktree, state, socket: Workspace(worktree, state, socket),
         memory=NoMemory(),
+        decode=lambda _: "",
         draw_secret=lambda: "5e" * 32,
     )
 

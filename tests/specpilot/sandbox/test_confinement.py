@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import psutil
@@ -17,7 +19,7 @@ import pytest
 
 from specpilot.core.errors import Refused, SpecPilotError
 from specpilot.core.measurement import Isolation
-from specpilot.sandbox import accounts
+from specpilot.sandbox import accounts, policy
 from specpilot.sandbox.environment import base_environment
 from specpilot.sandbox.policy import HOME, Bind, Policy, Role, check_policy, interpreter_binds
 from specpilot.sandbox.probe import probe
@@ -281,7 +283,7 @@ def test_strict_runs_under_the_account_of_the_role(monkeypatch: pytest.MonkeyPat
     async def play(folder: Path) -> tuple[int, set[int]]:
         process = await start(
             make_policy(folder, read_only=()),
-            ["sh", "-c", "touch owned; sleep 600"],
+            ["sh", "-c", ": > owned; exec sleep 600"],
             Isolation.STRICT,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
@@ -299,6 +301,32 @@ def test_strict_runs_under_the_account_of_the_role(monkeypatch: pytest.MonkeyPat
         # Folders of pytest are closed to other accounts.
         Path(name).chmod(0o755)
         assert asyncio.run(play(Path(name))) == (account.uid, {account.uid})
+
+
+@confined
+@pytest.mark.parametrize("cover", [policy.without_judge, policy.without_prompts])
+def test_a_package_inside_the_environment_is_covered_however_it_is_reached(
+    cover: Callable[[Path], tuple[Bind, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, linked = tmp_path / "real", tmp_path / "env"
+    prompts = real / "site" / "specpilot" / "workload" / "prompts"
+    prompts.mkdir(parents=True)
+    (prompts / "gsm8k.jsonl").write_text("sealed", encoding="utf-8")
+    linked.symlink_to(real)
+
+    def found(name: str) -> ModuleSpec:
+        return ModuleSpec(name, None, origin=str(linked / "site" / name.replace(".", "/") / "x.py"))
+
+    monkeypatch.setattr(policy.importlib.util, "find_spec", found)
+    binds = (*interpreter_binds(), Bind(real), Bind(linked), *cover(tmp_path / "state"))
+    program = f"""
+import json, pathlib
+places = map(pathlib.Path, {[str(real), str(linked)]!r})
+print(json.dumps([[str(f) for f in place.rglob("*.jsonl")] for place in places]))"""
+
+    seen = run_inside(make_policy(tmp_path, read_only=binds), program, Isolation.NAMESPACES)
+
+    assert seen == [[], []]
 
 
 REMEMBERING = """

@@ -16,6 +16,8 @@ from specpilot.controller.contracts import (
     TimeArguments,
     parse_request,
 )
+from specpilot.controller.fingerprinting import known_to
+from specpilot.controller.off_loop import Halted, off_loop
 from specpilot.controller.operations.base import Question
 from specpilot.controller.operations.check import check
 from specpilot.controller.operations.close import close
@@ -44,7 +46,7 @@ async def answer(run: Run, direction: str, message: dict[str, Any]) -> dict[str,
     except Refused as error:
         return refusal(error)
     try:
-        system = _system(run, direction, operation)
+        system = await _system(run, direction, operation)
     except SpecPilotError as error:
         key = content_hash([direction, operation, "not collected", str(error)])
         return _record(run, direction, operation, key, refusal(error), 0.0)
@@ -116,7 +118,7 @@ def _reason(error: SpecPilotError) -> Reason | None:
             return None
 
 
-def _system(run: Run, direction: str, operation: Operation) -> System | None:
+async def _system(run: Run, direction: str, operation: Operation) -> System | None:
     """What the worktree holds now; headroom may ask about options before anything is committed."""
     if operation is Operation.CLOSE:
         return None
@@ -124,13 +126,17 @@ def _system(run: Run, direction: str, operation: Operation) -> System | None:
     if item.base is None:
         raise Refused("is not open", where=direction, fix="start the direction first")
     try:
-        return run.systems.collect(direction, item.base)
-    except ForbiddenPath:
+        return await off_loop(_collect, run, direction, item.base)
+    except (ForbiddenPath, Halted):
         raise
     except Refused:
         if operation is Operation.HEADROOM:
             return run.systems.system(item.base)
         raise
+
+
+def _collect(run: Run, direction: str, base: str) -> System:
+    return run.systems.collect(direction, base, known_to(run))
 
 
 async def _perform(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from specpilot.controller import evidence
 from specpilot.controller.attribution import attributed
 from specpilot.controller.contracts import CheckAnswer
+from specpilot.controller.off_loop import off_loop
 from specpilot.controller.operations.base import Question, within_budget
 from specpilot.controller.outcomes import failed, require_answers
 from specpilot.controller.plausible import counters_of
@@ -37,7 +38,7 @@ async def check(question: Question) -> CheckAnswer:
             f"check of {question.direction}",
             lambda: _outputs(run, devices, requests),
         )
-        checkout = run.systems.export(system)
+        checkout = await off_loop(run.systems.export, system)
         async with serving(run.arena(devices), checkout, requests) as server:
             outcomes = [await play_once(server, request) for request in requests]
             activations = (await counters_of(server)).activations
@@ -74,7 +75,9 @@ async def _outputs(
     run: Run, devices: tuple[str, ...], requests: Sequence[Request]
 ) -> dict[str, tuple[int, ...]]:
     with attributed(trusted=True):
-        async with serving(run.arena(devices), run.systems.export(run.best), requests) as server:
+        async with serving(
+            run.arena(devices), await off_loop(run.systems.export, run.best), requests
+        ) as server:
             played = [await play_once(server, item) for item in requests]
         require_answers(
             played, where="the current best", fix="see its server's log in the run folder"

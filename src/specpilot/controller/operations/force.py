@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from specpilot.controller import evidence
 from specpilot.controller.attribution import attributed
 from specpilot.controller.contracts import ForceAnswer
+from specpilot.controller.off_loop import off_loop
 from specpilot.controller.operations.base import Question, within_budget
 from specpilot.controller.outcomes import require_answers
 from specpilot.controller.repeating import repeated
@@ -25,7 +26,7 @@ async def force(question: Question) -> ForceAnswer:
     within_budget(run)
     devices = run.leases.pick(1)
     async with run.leases.hold(devices, question.direction, "token forcing"):
-        checkout = run.systems.export(system)
+        checkout = await off_loop(run.systems.export, system)
         async with serving(run.arena(devices), checkout, run.development) as server:
             outcomes = [await play_once(server, request) for request in run.development]
         require_answers(

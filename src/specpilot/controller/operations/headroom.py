@@ -6,6 +6,7 @@ Evidence for opening or closing a direction, never for promotion (paper section 
 from specpilot.controller import evidence
 from specpilot.controller.attribution import attributed
 from specpilot.controller.contracts import HeadroomAnswer, HeadroomArguments
+from specpilot.controller.off_loop import off_loop
 from specpilot.controller.operations.base import Question, within_budget
 from specpilot.controller.pairing import interleaved
 from specpilot.controller.repeating import repeated
@@ -126,7 +127,10 @@ async def by_short_run(run: Run, direction: str, system: System) -> HeadroomAnsw
 async def _short_rates(
     run: Run, devices: tuple[str, ...], base: System, system: System
 ) -> dict[str, SpeedFacts]:
-    arms = {"base": run.systems.export(base), "candidate": run.systems.export(system)}
+    arms = {
+        "base": await off_loop(run.systems.export, base),
+        "candidate": await off_loop(run.systems.export, system),
+    }
     requests = few_requests(run.development, _SHORT_TOKENS)
     trusted = frozenset({"base"})
     rates = {}
