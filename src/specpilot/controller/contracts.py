@@ -50,6 +50,7 @@ class CheckAnswer(Record):
     identical: Count
     """Outputs equal to the current best's, token for token."""
     activations: dict[str, Count]
+    """How often each mechanism ran, as the power of two below."""
     detail: str
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from specpilot.controller.attribution import attributed
 from specpilot.controller.outcomes import Tampered
-from specpilot.controller.plausible import counters_of
+from specpilot.controller.plausible import check_declared, counters_of
 from specpilot.controller.servers import (
     Arena,
     Place,
@@ -71,8 +71,8 @@ async def paired(
         played = PairedRun(
             id=run_id,
             order="swap" if swaps else "ABBA",
-            baseline=arms[0].measurement("baseline", baseline, origin),
-            candidate=arms[1].measurement("candidate", candidate, origin),
+            baseline=arms[0].measurement("baseline", origin),
+            candidate=arms[1].measurement("candidate", origin),
         )
         yield played, server
 
@@ -99,7 +99,7 @@ async def interleaved(
     """
     origin = await provenance(arena, requests)
     names = list(arms)
-    logs = {name: _ArmLog() for name in names}
+    logs = {name: _ArmLog(arms[name]) for name in names}
     steps = {name: StepLog() for name in names}
     places = [Place(arms[name], arena.devices[0], name in trusted) for name in names]
     arena.progress.begin(len(names), len(arena.concurrency), len(requests))
@@ -124,7 +124,7 @@ async def interleaved(
             yield (
                 {
                     name: logs[name]
-                    .measurement(name, arms[name], origin)
+                    .measurement(name, origin)
                     .model_copy(update={"tau_per_benchmark": steps[name].taus()})
                     for name in names
                 },
@@ -166,7 +166,8 @@ def _sittings(
 class _ArmLog:
     """Outcomes and counters of one arm."""
 
-    def __init__(self) -> None:
+    def __init__(self, checkout: Checkout) -> None:
+        self._checkout = checkout
         self.passes: dict[int, list[RequestOutcome]] = {}
         self.counters: list[Counters] = []
 
@@ -191,13 +192,16 @@ class _ArmLog:
             )
         found = self.passes.setdefault(sitting.number, [])
         found += labelled(arena, sitting.in_flight, outcomes)
-        self.counters.append(await counters_of(server))
+        counters = await counters_of(server)
+        check_declared(counters, self._checkout)
+        self.counters.append(counters)
 
-    def measurement(self, arm: str, checkout: Checkout, origin: Provenance) -> Measurement:
+    def measurement(self, arm: str, origin: Provenance) -> Measurement:
+        """Everything that was taken."""
         return Measurement(
             arm=arm,
-            system=checkout.system,
-            autoregressive=checkout.autoregressive,
+            system=self._checkout.system,
+            autoregressive=self._checkout.autoregressive,
             passes=tuple(map(tuple, self.passes.values())),
             counters=_sum_counters(self.counters),
             provenance=origin,
@@ -211,7 +215,7 @@ _Arms = tuple[_ArmLog, _ArmLog]
 async def _alternating(
     arena: Arena, baseline: Checkout, candidate: Checkout, sittings: Sequence[_Sitting]
 ) -> AsyncIterator[tuple[_Arms, RunningEngine]]:
-    logs = (_ArmLog(), _ArmLog())
+    logs = (_ArmLog(baseline), _ArmLog(candidate))
     device = arena.devices[0]
     places = [Place(baseline, device, trusted=True), Place(candidate, device)]
     for sitting in sittings:
@@ -240,7 +244,7 @@ async def _alternating(
 async def _swapped(
     arena: Arena, baseline: Checkout, candidate: Checkout, sittings: Sequence[_Sitting]
 ) -> AsyncIterator[tuple[_Arms, RunningEngine]]:
-    logs = (_ArmLog(), _ArmLog())
+    logs = (_ArmLog(baseline), _ArmLog(candidate))
     for sitting in sittings:
         devices = arena.devices[:2] if sitting.number == 0 else arena.devices[1::-1]
         places = [Place(baseline, devices[0], trusted=True), Place(candidate, devices[1])]

@@ -4,11 +4,15 @@ None of it decides a verdict, but it is added up, journaled and shown: a number 
 digits must end the system that said it, not the controller.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
 
 from specpilot.controller.outcomes import Tampered
 from specpilot.core.measurement import Counters, Profile
 from specpilot.core.requests import Request
+from specpilot.core.system import Checkout
 from specpilot.engines.base import RunningEngine
 from specpilot.sandbox.foreign import one_line
 
@@ -16,8 +20,9 @@ _LARGEST_COUNT = 10**12
 _LONGEST_TOTAL_SECONDS = 1e9
 _STEP_SECONDS = (1e-9, 1e6)
 """No step is shorter than a clock's tick, and no request waits for one of days."""
-_MOST_NAMES = 256
-_LONGEST_NAME = 100
+_MOST_NAMES = 32
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}", re.ASCII)
+_WORD = re.compile(rb"[a-z][a-z0-9_]*")
 
 
 async def counters_of(server: RunningEngine) -> Counters:
@@ -76,9 +81,32 @@ def _check_steps(where: str, times: Iterable[float]) -> None:
 def _check_names(where: str, named: Mapping[str, object]) -> None:
     if len(named) > _MOST_NAMES:
         raise _absurd(where, f"{len(named)} names")
-    wrong = [name for name in named if len(name) > _LONGEST_NAME or not name.isprintable()]
+    wrong = [name for name in named if not _NAME.fullmatch(name)]
     if wrong:
         raise _absurd(where, f"the name '{one_line(wrong[0], 40)}'")
+
+
+def check_declared(counters: Counters, checkout: Checkout) -> None:
+    """Refuse names that the system's own files do not hold: they would be a way out for text.
+
+    Raises:
+        Tampered: names the first one.
+    """
+    names = {*counters.activations, *counters.events}
+    if unknown := sorted(names - _words(checkout.path)):
+        raise _absurd("/counters", f"'{unknown[0]}', which its source does not")
+
+
+@lru_cache(maxsize=32)
+def _words(folder: Path) -> frozenset[str]:
+    """Every lower-case word of a system's files; exports do not change."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return frozenset(word.decode() for path in files for word in _WORD.findall(path.read_bytes()))
+
+
+def coarse(activations: Mapping[str, int]) -> dict[str, int]:
+    """Counts for an agent: the power of two below, so that they tell whether and no message."""
+    return {name: 1 << count.bit_length() >> 1 for name, count in activations.items()}
 
 
 def _absurd(where: str, what: str) -> Tampered:

@@ -6,8 +6,6 @@ form a group of their own, named after the file.
 """
 
 import hashlib
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +16,12 @@ from numpy.typing import NDArray
 
 from specpilot.core.errors import WorkloadError
 from specpilot.costmodel.replay import check_recording
+from specpilot.engines.archives import ARCHIVE_ERRORS, read_archive, to_edges
 from specpilot.engines.base import Recording
 
 FIELDS = ("tokens", "ids", "edge")
+LARGEST_BYTES = 2 << 30
+"""Of one file, unpacked: two hundred times what a run's ceiling records."""
 _FIX = "give recordings/NAME.npz of a run folder, or an answer of /record"
 
 
@@ -44,20 +45,9 @@ def read_recordings(path: Path) -> RecordingFile:
     """
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
+        arrays = read_archive(path, LARGEST_BYTES)
         found = [_recording(key, arrays, path) for key in _keys(arrays)]
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        EOFError,
-        MemoryError,
-        RuntimeError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
+    except (*ARCHIVE_ERRORS, TypeError) as error:
         raise WorkloadError(
             f"is not a file of recordings ({error})", where=str(path), fix=_FIX
         ) from error
@@ -87,9 +77,7 @@ def _recording(key: str, arrays: Mapping[str, NDArray[Any]], path: Path) -> tupl
     named = arrays.get(f"{key}request_id")
     name = f"{path.stem}:{key[:-1]}" if named is None else str(named)
     benchmark, slash, _ = name.partition("/")
-    recording = Recording(
-        name, tokens.astype(np.int64), ids.astype(np.int64), edge.astype(np.float32)
-    )
+    recording = Recording(name, tokens.astype(np.int64), ids.astype(np.int64), to_edges(edge))
     return recording, benchmark if slash else path.stem
 
 

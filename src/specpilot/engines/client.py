@@ -8,8 +8,6 @@ failed outcome.
 
 import io
 import math
-import zipfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +22,7 @@ from pydantic import ValidationError
 from specpilot.core.errors import EngineFailure
 from specpilot.core.measurement import Counters, Profile, TokenScore
 from specpilot.core.requests import FinishReason, Request, RequestOutcome
+from specpilot.engines.archives import ARCHIVE_ERRORS, read_archive, to_edges
 from specpilot.engines.base import Recording
 from specpilot.engines.completions import Completion, judge_completion, parse_completion
 from specpilot.engines.transport import (
@@ -36,10 +35,6 @@ from specpilot.engines.transport import (
 from specpilot.sandbox.foreign import one_line, spoken
 
 _MOST_CANDIDATES = 256
-_ARCHIVE_ERRORS = (
-    ValueError, KeyError, OSError, EOFError, MemoryError, OverflowError, RuntimeError
-)  # fmt: skip
-"""Of reading arrays that somebody else wrote: shapes beyond any memory, methods nobody has."""
 CLIENT_VERSION = f"specpilot client 1, aiohttp {aiohttp.__version__}"
 
 
@@ -179,13 +174,15 @@ class EngineClient:
         }
         raw = await self._answer("POST", "/record", body)
         try:
-            tokens, ids, edge = _arrays(raw, ("tokens", "ids", "edge"))
-        except (*_ARCHIVE_ERRORS, zipfile.BadZipFile, zlib.error) as error:
+            arrays = read_archive(io.BytesIO(raw), MAX_ANSWER_BYTES)
+            tokens, ids, edge = (arrays[name] for name in ("tokens", "ids", "edge"))
+        except ARCHIVE_ERRORS as error:
             raise malformed("/record", f"not an archive of three arrays ({error})") from error
         self._check_recording(tokens, ids, edge, positions, request.max_new_tokens)
-        return Recording(
-            request.id, tokens.astype(np.int64), ids.astype(np.int64), edge.astype(np.float32)
-        )
+        single = to_edges(edge)
+        if np.isnan(single).any() or (single == np.inf).any():
+            raise malformed("/record", "edge scores hold NaN or +infinity")
+        return Recording(request.id, tokens.astype(np.int64), ids.astype(np.int64), single)
 
     def _check_recording(
         self,
@@ -214,8 +211,6 @@ class EngineClient:
         for name, values in (("tokens", tokens), ("ids", ids)):
             if values.size and not (values.min() >= 0 and values.max() < size):
                 raise malformed("/record", f"{name} holds ids outside the vocabulary")
-        if np.isnan(edge).any() or (edge == np.inf).any():
-            raise malformed("/record", "edge scores hold NaN or +infinity")
 
     async def profile(self, request: Request) -> Profile:
         """Seconds per step by kernel class while the request is played.
@@ -320,13 +315,3 @@ def _failed(request: Request, ids: tuple[int, ...], seconds: float, reason: str)
 def _first(error: ValidationError) -> str:
     first = error.errors()[0]
     return one_line(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}")
-
-
-def _arrays(raw: bytes, names: Sequence[str]) -> list[NDArray[Any]]:
-    """Named arrays of an archive whose contents are no larger than an answer may be."""
-    with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-        size = sum(entry.file_size for entry in archive.infolist())
-    if size > MAX_ANSWER_BYTES:
-        raise ValueError(f"{size} bytes when unpacked")
-    with np.load(io.BytesIO(raw), allow_pickle=False) as arrays:
-        return [np.asarray(arrays[name]) for name in names]

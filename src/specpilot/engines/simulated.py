@@ -236,7 +236,7 @@ class SimulatedEngine:
         silent = self.truth.code.fault is Fault.NEVER_ACTIVE
         tau = 1.0 if self.checkout.autoregressive else _STOCK_TAU * self.truth.speed
         steps = 1 if forged and self._tokens else round(self._tokens / tau)
-        names = self.truth.mechanisms or (("claimed",) if forged else ())
+        names = self.truth.mechanisms or (("fault",) if forged else ())
         return Counters(
             steps=steps,
             emitted_tokens=self._tokens,

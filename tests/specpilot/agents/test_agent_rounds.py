@@ -65,7 +65,6 @@ name = "Wrong tokens after a while"
 [[direction.step]]
 replace = [
   { path = "specengine/simulated.toml", old = 'fault = "none"', new = 'fault = "lossy"' },
-  { path = "specengine/simulated.toml", old = "speed = 1.0", new = "speed = 1.5" },
 ]
 operations = ["time", "submit"]
 

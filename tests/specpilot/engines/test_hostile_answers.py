@@ -2,6 +2,7 @@
 
 import io
 import json
+import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,16 @@ from aiohttp import web
 from scripted_server import (
     COUNTERS,
     REQUEST,
+    archive,
     generate,
     make_arrays,
     meet,
     text_handler,
 )
 
-from specpilot.core.errors import EngineFailure
+from specpilot.core.errors import EngineFailure, WorkloadError
 from specpilot.core.requests import FinishReason
+from specpilot.costmodel.replay_files import read_recordings
 from specpilot.engines import client as client_module
 from specpilot.engines.completions import parse_completion
 
@@ -135,18 +138,46 @@ def test_an_archive_that_unpacks_to_more_than_an_answer_is_refused(
         )
 
 
-def test_an_array_larger_than_any_memory_is_refused(tmp_path: Path) -> None:
+def promising(folder: Path, sizes: dict[str, int]) -> bytes:
+    """Arrays whose headers announce so many numbers of eight bytes, and that hold none."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as written:
-        for name, size in (("tokens", 10**15), ("ids", 10**30), ("edge", 2)):
+        for name, size in sizes.items():
             header = io.BytesIO()
             np.lib.format.write_array_header_1_0(
                 header, {"descr": "<i8", "fortran_order": False, "shape": (size,)}
             )
             written.writestr(f"{name}.npy", header.getvalue())
-    with pytest.raises(EngineFailure, match="not an archive"):
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("size", [200, 10**9, 10**15, 10**30])
+def test_arrays_are_believed_only_as_far_as_they_come(tmp_path: Path, size: int) -> None:
+    raw = promising(tmp_path, {"tokens": size, "ids": size, "edge": size})
+    (tmp_path / "x.npz").write_bytes(raw)
+    tracemalloc.start()
+
+    with pytest.raises(EngineFailure, match=rf"an array of {8 * size} bytes in"):
         meet(
             tmp_path,
-            {"/record": text_handler(stream.getvalue())},
+            {"/record": text_handler(raw)},
             lambda client: client.record(REQUEST, 4),
         )
+    with pytest.raises(WorkloadError, match=rf"an array of {8 * size} bytes in"):
+        read_recordings(tmp_path / "x.npz")
+    assert tracemalloc.get_traced_memory()[1] < 2**26
+    tracemalloc.stop()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("score", "fits"), [(-1e300, True), (1e300, False), (np.nan, False)])
+def test_scores_beyond_single_precision_warn_nobody(
+    tmp_path: Path, score: float, fits: bool
+) -> None:
+    raw = archive(**make_arrays(edge=np.full((2, 4, 2, 2), score)))
+    record = (tmp_path, {"/record": text_handler(raw)}, lambda client: client.record(REQUEST, 4))
+    if fits:
+        assert (meet(*record).edge == -np.inf).all()
+        return
+    with pytest.raises(EngineFailure, match="NaN or \\+infinity"):
+        meet(*record)

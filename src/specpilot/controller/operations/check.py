@@ -8,7 +8,7 @@ from specpilot.controller.contracts import CheckAnswer
 from specpilot.controller.off_loop import off_loop
 from specpilot.controller.operations.base import Question, within_budget
 from specpilot.controller.outcomes import failed, require_answers
-from specpilot.controller.plausible import counters_of
+from specpilot.controller.plausible import check_declared, coarse, counters_of
 from specpilot.controller.repeating import repeated
 from specpilot.controller.servers import play_once, serving
 from specpilot.controller.short_runs import few_requests
@@ -41,8 +41,9 @@ async def check(question: Question) -> CheckAnswer:
         checkout = await off_loop(run.systems.export, system)
         async with serving(run.arena(devices), checkout, requests) as server:
             outcomes = [await play_once(server, request) for request in requests]
-            activations = (await counters_of(server)).activations
-    return _compared(question, requests, known, outcomes, activations)
+            counters = await counters_of(server)
+    check_declared(counters, checkout)
+    return _compared(question, requests, known, outcomes, coarse(counters.activations))
 
 
 def _compared(

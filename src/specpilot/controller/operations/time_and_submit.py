@@ -3,6 +3,7 @@
 from specpilot.agents.base import Operation
 from specpilot.controller.contracts import TimeAnswer, TimeArguments
 from specpilot.controller.operations.base import Question, within_budget
+from specpilot.controller.plausible import coarse
 from specpilot.controller.timing import promote_if_earned, run_name, time_attempt
 from specpilot.core.errors import BudgetSpent, Refused
 from specpilot.core.record import content_hash
@@ -93,5 +94,5 @@ def _time_answer(run: Run, direction: str, judged: AttemptJudged) -> TimeAnswer:
         requests=0 if verdict.gain is None else verdict.gain.pairs,
         diverged_share=0.0 if verdict.gain is None else verdict.gain.diverged_share,
         mismatch_rate=None if judged.forcing is None else judged.forcing.mismatch_rate,
-        activations=judged.activations,
+        activations=coarse(judged.activations),
     )
