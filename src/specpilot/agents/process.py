@@ -43,7 +43,7 @@ class LineProcess:
             environment: the whole environment.
             log: where its standard error is appended.
         """
-        guarded = (sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), "-")
+        guarded = (sys.executable, "-I", "-S", guard.__file__, str(os.getpid()))
         with log.open("ab") as stream:
             process = await asyncio.create_subprocess_exec(
                 *guarded,

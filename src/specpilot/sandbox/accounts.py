@@ -2,7 +2,9 @@
 
 import os
 import pwd
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 
 from specpilot.core.errors import Refused
 from specpilot.sandbox.policy import Policy, Role
@@ -31,6 +33,12 @@ def account_of(role: Role) -> Account:
             where="isolation strict",
             fix="start the controller as root, or use isolation = 'namespaces'",
         )
+    if shutil.which("setpriv") is None:
+        raise Refused(
+            "setpriv is not installed",
+            where="isolation strict",
+            fix="install util-linux, or use isolation = 'namespaces'",
+        )
     name = ACCOUNT_NAMES[role]
     try:
         entry = pwd.getpwnam(name)
@@ -44,7 +52,9 @@ def account_of(role: Role) -> Account:
 
 
 def hand_over(policy: Policy, account: Account) -> None:
-    """Give an account the writable paths of a policy."""
+    """Give an account the writable paths of a policy, and nothing that links in them lead to."""
     for bind in policy.writable:
-        for path in (bind.source, *bind.source.rglob("*")):
-            os.chown(path, account.uid, account.gid, follow_symlinks=False)
+        os.chown(bind.source, account.uid, account.gid, follow_symlinks=False)
+        for place, folders, files in os.walk(bind.source):
+            for name in (*folders, *files):
+                os.chown(Path(place, name), account.uid, account.gid, follow_symlinks=False)

@@ -82,10 +82,10 @@ def confine_agent(
         hidden=tuple(hidden),
     )
     check_policy(policy)
-    prefix = bwrap_arguments(policy, ())
+    identity = None
     if isolation is Isolation.STRICT:
         account = account_of(Role.AGENT)
         hand_over(policy, account)
-        identity = ("--reuid", str(account.uid), "--regid", str(account.gid), "--clear-groups")
-        prefix = ("setpriv", *identity, "--", *prefix)
+        identity = (account.uid, account.gid)
+    prefix = bwrap_arguments(policy, (), identity=identity)
     return Confinement(prefix, base_environment(Path(HOME), Path("/tmp")))

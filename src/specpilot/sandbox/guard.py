@@ -1,6 +1,6 @@
 """Supervises one command so that nothing of it outlives the process that asked for it.
 
-Runs as a program of its own (`python -I -S guard.py PARENT_PID UID:GID|- COMMAND ...`), on the
+Runs as a program of its own (`python -I -S guard.py PARENT_PID COMMAND ...`), on the
 standard library alone. The kernel sends it SIGHUP when its parent dies, however it dies; it then
 kills the command and every descendant, those that left its session included, because it is their
 subreaper. When the command ends by itself its left-over descendants are killed and the guard exits
@@ -29,7 +29,7 @@ WATCHED = {signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
 
 def main(arguments: list[str]) -> int:
     """Start the command and supervise it; returns the exit code."""
-    parent, identity, command = int(arguments[0]), arguments[1], arguments[2:]
+    parent, command = int(arguments[0]), arguments[1:]
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     _prctl(SET_CHILD_SUBREAPER, 1)
     _prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGHUP)
@@ -39,19 +39,13 @@ def main(arguments: list[str]) -> int:
     guard = os.getpid()
     child = os.fork()
     if child == 0:
-        _become(command, identity, guard)
+        _become(command, guard)
     return _supervise(child)
 
 
-def _become(command: list[str], identity: str, guard: int) -> None:
+def _become(command: list[str], guard: int) -> None:
     try:
         _leave_session_keyring()
-        if identity != "-":
-            uid, gid = (int(part) for part in identity.split(":"))
-            os.setgroups([])
-            os.setresgid(gid, gid, gid)
-            os.setresuid(uid, uid, uid)
-        # After the change of identity, which clears the request.
         _prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
         if os.getppid() != guard:
             os._exit(128 + signal.SIGHUP)

@@ -109,32 +109,60 @@ def check_policy(policy: Policy) -> None:
 
 
 def bwrap_arguments(
-    policy: Policy, command: Sequence[str], *, program: str = "bwrap"
+    policy: Policy,
+    command: Sequence[str],
+    *,
+    program: str = "bwrap",
+    identity: tuple[int, int] | None = None,
 ) -> tuple[str, ...]:
-    """The command line that runs `command` under a policy (check it first)."""
+    """The command line that runs `command` under a policy (check it first).
+
+    Args:
+        identity: uid and gid of an account that the command gets once its view is built; that
+            takes root, who alone reaches everything that is bound. None keeps the caller's.
+    """
     arguments = [program, "--die-with-parent", "--cap-drop", "ALL"]
     if policy.environment is not None:
         arguments.append("--clearenv")
-    for kind in ("user", "pid", "ipc", "uts"):
+    if identity is None:
+        arguments.append("--unshare-user")
+    else:
+        arguments += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    for kind in ("pid", "ipc", "uts"):
         arguments.append(f"--unshare-{kind}")
     if not policy.network:
         arguments.append("--unshare-net")
     arguments += ["--hostname", "specpilot", "--proc", "/proc", "--dev", "/dev"]
-    arguments += ["--size", str(policy.shm_bytes), "--tmpfs", "/dev/shm", "--tmpfs", "/tmp"]
-    arguments += ["--dir", HOME]
+    arguments += ["--perms", "1777", "--size", str(policy.shm_bytes), "--tmpfs", "/dev/shm"]
+    arguments += ["--perms", "1777", "--tmpfs", "/tmp", "--perms", "1777", "--dir", HOME]
     files = SYSTEM_FILES + (NETWORK_FILES if policy.network else ())
     for path in (*SYSTEM_FOLDERS, *files):
         # A host need not have each of them.
         arguments += ["--ro-bind-try", path, path]
     for node in policy.device_nodes:
         arguments += ["--dev-bind", str(node), str(node)]
+    for folder in _parents((*policy.read_only, *policy.writable)):
+        # Left to itself, bubblewrap makes them for its own user alone.
+        arguments += ["--perms", "0755", "--dir", str(folder)]
     for option, binds in (("--ro-bind", policy.read_only), ("--bind", policy.writable)):
         # Outer folders first: a later bind covers what an earlier one put at the same place.
         for bind in sorted(binds, key=lambda entry: len(entry.inside.parts)):
             arguments += [option, str(bind.source), str(bind.inside)]
     for name, value in sorted((policy.environment or {}).items()):
         arguments += ["--setenv", name, value]
+    if identity is not None:
+        uid, gid = map(str, identity)
+        become = ("setpriv", "--reuid", uid, "--regid", gid, "--clear-groups", "--inh-caps=-all")
+        command = (*become, "--", *command)
     return (*arguments, "--chdir", str(policy.working_folder), "--", *command)
+
+
+def _parents(binds: Sequence[Bind]) -> list[Path]:
+    """Folders that lead to binds, outermost first, below none of the system's own."""
+    found = {parent for bind in binds for parent in bind.inside.parents}
+    system = [Path(folder) for folder in SYSTEM_FOLDERS]
+    own = [p for p in found if not any(p.is_relative_to(folder) for folder in system)]
+    return sorted(own, key=lambda path: (len(path.parts), path))[1:]
 
 
 def package_binds() -> tuple[Bind, ...]:

@@ -17,6 +17,7 @@ from specpilot.core.errors import Refused
 from specpilot.core.measurement import Isolation
 from specpilot.sandbox.accounts import account_of
 from specpilot.sandbox.environment import base_environment
+from specpilot.sandbox.foreign import one_line
 from specpilot.sandbox.policy import (
     HOME,
     Bind,
@@ -97,7 +98,7 @@ def probe(program: str = "bwrap") -> Probe:
         unavailable[Isolation.NAMESPACES] = f"{failed.name}: {failed.detail}"
         unavailable[Isolation.STRICT] = unavailable[Isolation.NAMESPACES]
         return Probe(checks=checks, unavailable=unavailable)
-    accounts = _account_check()
+    accounts = _account_check(program)
     if not accounts.holds:
         unavailable[Isolation.STRICT] = accounts.detail
     return Probe(checks=(*checks, accounts), unavailable=unavailable)
@@ -155,10 +156,24 @@ def _judge(report: dict[str, object], allowed: set[str]) -> tuple[Check, ...]:
     return (Check("bubblewrap starts", holds=True, detail=""), *found)
 
 
-def _account_check() -> Check:
-    try:
-        for role in Role:
-            account_of(role)
-    except Refused as refusal:
-        return Check("separate uids", holds=False, detail=f"{refusal.what}; {refusal.fix}")
-    return Check("separate uids", holds=True, detail="")
+def _account_check(program: str) -> Check:
+    name = "separate uids"
+    for role in Role:
+        try:
+            account = account_of(role)
+        except Refused as refusal:
+            return Check(name, holds=False, detail=f"{refusal.what}; {refusal.fix}")
+        policy = Policy(
+            role=role, read_only=(), writable=(), environment={}, working_folder=Path("/")
+        )
+        command = bwrap_arguments(
+            policy, ("id", "-u"), program=program, identity=(account.uid, account.gid)
+        )
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_SECONDS,
+            check=False, text=True,
+        )  # fmt: skip
+        if done.stdout.strip() != str(account.uid):
+            reason = one_line(done.stderr or f"it runs as {done.stdout}")
+            return Check(name, holds=False, detail=f"{account.name} does not start ({reason})")
+    return Check(name, holds=True, detail="")

@@ -2,7 +2,7 @@
 
 Every process runs below a guard (`guard.py`), so that none outlives the process that asked for it.
 At level `none` the command runs plainly below the guard; at `namespaces` bubblewrap confines it; at
-`strict` the guard first changes to the account of the role.
+`strict` it also changes to the account of the role, once the view of the files is built.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ _LOG_TAIL_BYTES = 1 << 16
 
 def command_line(policy: Policy, command: Sequence[str], isolation: Isolation) -> tuple[str, ...]:
     """The whole command line: guard, then bubblewrap where the level has it, then the command."""
-    account = account_of(policy.role) if isolation is Isolation.STRICT else None
-    identity = "-" if account is None else f"{account.uid}:{account.gid}"
-    guarded = (sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), identity)
+    guarded = (sys.executable, "-I", "-S", guard.__file__, str(os.getpid()))
     if isolation is Isolation.NONE:
         return (*guarded, *command)
-    return (*guarded, *bwrap_arguments(policy, command))
+    account = account_of(policy.role) if isolation is Isolation.STRICT else None
+    identity = None if account is None else (account.uid, account.gid)
+    return (*guarded, *bwrap_arguments(policy, command, identity=identity))
 
 
 async def start(
