@@ -80,6 +80,21 @@ def test_padding_changes_nothing_that_is_read(tiny_model, tree_maker):
         torch.testing.assert_close(other.hidden[:11], passes[0].hidden, rtol=1e-5, atol=1e-5)
 
 
+def test_rows_that_are_used_again_forget_the_masks_of_the_pass_before(tiny_model, tree_maker):
+    target = Target(tiny_model("gemma3"))
+    generator = np.random.default_rng(1)
+    rows = StaticRows(16, 64, groups=target.layout.groups, dtype=target.dtype, device=target.device)
+    for prompt in ([5, 9, 11, 30, 8, 41], [7, 3]):
+        tree = tree_maker(generator, 5, 11, 0.4)
+        cache = _prefilled(target, prompt, poison=0.0)
+        fresh = _static_pass(target, _prefilled(target, prompt, poison=0.0), tree, 16, 64)
+        rows.inputs.copy_(torch.from_numpy(pack(cache.length, tree, 16)))
+        rows.begin()
+        with torch.inference_mode():
+            again = target.run(cache, rows.tokens, rows)
+        assert torch.equal(again.hidden[:11], fresh.hidden[:11])
+
+
 def test_rows_and_spans_grow_in_steps():
     assert [padded_rows(count) for count in (1, 2, 8, 9, 33)] == [1, 8, 8, 16, 40]
     assert [span_for(n, 2048) for n in (1, 256, 257, 1025)] == [256, 256, 512, 2048]
