@@ -110,7 +110,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "drafter": engine.drafter.kind,
         "positions": engine.drafter.trained_positions,
-        "target_device": str(engine.target.device),
+        "device": torch.cuda.get_device_name() if arguments.device != "cpu" else "cpu",
         "torch": torch.__version__,
         "requests": requests,
     }
@@ -138,8 +138,9 @@ def merged(paths: Sequence[Path], against: str) -> dict[str, Any]:
             spread = np.percentile(taus[name] - taus[base], (2.5, 97.5)).round(4).tolist()
             entry |= {"over": base, "difference": round(gain, 4), "difference_interval": spread}
         table[name] = entry
-    return {**{key: parts[0][key] for key in ("drafter", "positions", "torch")},
-            "requests": len(requests), "tokens": int(tokens.sum()), "trees": table}  # fmt: skip
+    facts = {key: parts[0][key] for key in ("drafter", "positions", "device", "torch")}
+    counts = {"requests": len(requests), "tokens": int(tokens.sum())}
+    return {**facts, **counts, "trees": table}
 
 
 def main() -> None:
