@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-CHUNK_ROWS = 8192
+CHUNK_ROWS = 2048
 Body = Callable[..., tuple[torch.Tensor, tuple[torch.Tensor, ...]]]
 """Some rows' tensors, then the shared ones, to their part of the loss and to extras by row."""
 
