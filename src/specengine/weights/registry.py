@@ -20,9 +20,10 @@ class Format(Protocol):
     """A lossless format: `decode(encode(bits))` is `bits`, whatever they are."""
 
     name: str
+    least_record: int
     largest_record: int
 
-    def encode(self, bits: torch.Tensor) -> Packed: ...
+    def encode(self, bits: torch.Tensor, room: torch.Tensor | None = None) -> Packed: ...
 
     def decode(self, packed: Packed, out: torch.Tensor | None = None) -> torch.Tensor: ...
 
@@ -62,8 +63,18 @@ def encode(matrix: torch.Tensor, name: str = "w12") -> Packed:
             fix=f"give a bfloat16 matrix of 1 to {WIDEST} inputs",
         )
     bits = matrix.detach().contiguous().view(torch.int16)
-    step = TILE * tiles_at_once(bits.shape[1])
-    return join([form.encode(bits[i : i + step]) for i in range(0, bits.shape[0], step)])
+    step, size = tiles_at_once(bits.shape[1]), -(-bits.shape[1] // BLOCK) * form.least_record
+    tiles = -(-bits.shape[0] // TILE)
+    whole = bits.new_empty(tiles * size, dtype=torch.uint8)
+    parts, rooms = [], []
+    for tile in range(0, tiles, step):
+        rooms.append(whole[tile * size : (tile + step) * size])
+        parts.append(form.encode(bits[tile * TILE : (tile + step) * TILE], rooms[-1]))
+    fit = all(
+        part.records.data_ptr() == room.data_ptr() and part.records.numel() == room.numel()
+        for part, room in zip(parts, rooms, strict=True)
+    )
+    return join(parts, whole if fit else None)
 
 
 def decode(packed: Packed) -> torch.Tensor:

@@ -54,10 +54,14 @@ class W11s:
     """Encoder and decoder; plain torch, any device."""
 
     name = "w11s"
-    largest_record = LARGEST_RECORD
+    least_record, largest_record = LEAST_LINES * LINE, LARGEST_RECORD
 
-    def encode(self, bits: torch.Tensor) -> Packed:
-        """Pack int16 [C, K], BF16 patterns of channels that begin with a tile."""
+    def encode(self, bits: torch.Tensor, room: torch.Tensor | None = None) -> Packed:
+        """Pack int16 [C, K], BF16 patterns of channels that begin with a tile.
+
+        Args:
+            room: uint8, for records of the least size; taken if all are so small.
+        """
         windows = choose_windows(bits, listed_bits=8)
         lanes, escaped = code(bits, windows, lowest=UPPER)
         listed = _listed(windows.lower, bits.shape[1])
@@ -65,7 +69,7 @@ class W11s:
             listed, spilled = _fit(listed)
             escaped = _spill(lanes, escaped, spilled)
         escapes, escape_counts = escape_entries(bits, lanes, windows.tops, escaped)
-        records, offsets = _assemble(pad(lanes, UPPER), listed)
+        records, offsets = _assemble(pad(lanes, UPPER), listed, room)
         return Packed(
             self.name,
             (bits.shape[0], bits.shape[1]),
@@ -154,10 +158,13 @@ def _spill(lanes: torch.Tensor, escaped: Escaped, listed: torch.Tensor) -> Escap
     return escaped.append(channel, column)
 
 
-def _assemble(lanes: torch.Tensor, listed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _assemble(
+    lanes: torch.Tensor, listed: torch.Tensor, room: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Records of variable size: uint8 [bytes] and int32 [R + 1] offsets in units."""
     count, least = lanes.numel() // (TILE * BLOCK), LEAST_LINES * LINE
-    rows = lanes.new_empty((count, least), dtype=torch.uint8)
+    shape = (count, least)
+    rows = lanes.new_empty(shape, dtype=torch.uint8) if room is None else room.view(shape)
     pack_lanes(lanes, X, rows[:, :DENSE_BYTES])
     in_blocks = torch.bincount(listed >> 8, minlength=count * LIST_BLOCKS).view(count, -1)
     rows[:, DENSE_BYTES:_HEAD_BYTES] = in_blocks

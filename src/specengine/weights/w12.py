@@ -37,16 +37,19 @@ class W12:
     def __init__(self, name: str, layout: Layout) -> None:
         self.name = name
         self.layout = layout
-        self.largest_record = layout.record_bytes
+        self.least_record = self.largest_record = layout.record_bytes
 
-    def encode(self, bits: torch.Tensor) -> Packed:
-        """Pack int16 [C, K], BF16 patterns of channels that begin with a tile."""
+    def encode(self, bits: torch.Tensor, room: torch.Tensor | None = None) -> Packed:
+        """Pack int16 [C, K], BF16 patterns of channels that begin with a tile.
+
+        Args:
+            room: uint8, for records of the least size; taken if given.
+        """
         windows = choose_windows(bits)
         lanes, escaped = code(bits, windows, lowest=0)
         escapes, escape_counts = escape_entries(bits, lanes, windows.tops, escaped)
-        records = bits.new_empty(
-            (escape_counts.shape[0], self.layout.record_bytes), dtype=torch.uint8
-        )
+        size = (escape_counts.shape[0], self.least_record)
+        records = bits.new_empty(size, dtype=torch.uint8) if room is None else room.view(size)
         pack_lanes(pad(lanes, 0), self.layout, records)
         return Packed(
             self.name,

@@ -131,6 +131,24 @@ def test_crowded_lists_become_escapes(natural: Natural, same_bits: SameBits) -> 
     assert same_bits(decode(packed), drawn)
 
 
+def test_records_have_one_size_unless_a_list_is_long(
+    natural: Natural, same_bits: SameBits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever stretch has the long lists, the others begin where it lets them."""
+    monkeypatch.setattr(formats, "STRETCH", 128 * 1024)
+    drawn = natural(384, 1024)
+    assert encode(drawn, "w11s").record_bytes() == 11520
+    assert encode(drawn, "w12").record_bytes() == 0
+    for stretch in range(3):
+        crowded = drawn.clone()
+        crowded[128 * stretch + 5, 64:128] *= 2.0**-9
+        crowded[128 * stretch + 6 : 128 * stretch + 11, 64:128] *= 2.0**-10
+        packed = encode(crowded, "w11s")
+        check(packed, "crowded")
+        assert packed.record_bytes() == 0
+        assert same_bits(decode(packed), crowded)
+
+
 def test_channels_of_zeros_cost_no_escape() -> None:
     drawn = torch.zeros(128, 64).bfloat16()
     drawn[3] = -0.0
