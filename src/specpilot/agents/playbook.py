@@ -2,7 +2,8 @@
 
 Runs as `python -m specpilot.agents.playbook` in a direction's worktree. It asks for the cheapest
 evidence first, closes the direction on a written bound when that promises less than the brief's
-minimum, and otherwise commits the change, checks it and submits it (paper section 3.2).
+minimum, and otherwise commits the change and submits it (paper section 3.2). A patch is checked
+before; options that the engine ships with fail their timed run as early as they would a check.
 Deterministic: the same brief and answers give the same commits.
 """
 
@@ -39,6 +40,7 @@ class Playbook:
         self._session = session
         self._brief = session.brief
         self._folder = folder
+        self._patched = False
 
     def run(self) -> str:
         """Returns what became of the direction, in one line."""
@@ -68,6 +70,7 @@ class Playbook:
         try:
             worktree.apply_patch(self._folder, patch)
             worktree.commit(self._folder, f"Apply memory entry {offer.name}")
+            self._patched = True
         except SpecPilotError:
             # The base may hold the entry's code already; then its options are all that is left.
             worktree.restore(self._folder, "HEAD")
@@ -101,9 +104,9 @@ class Playbook:
             start = worktree.head(self._folder)
             worktree.edit_options(self._folder, candidate.options)
             worktree.commit(self._folder, f"{self._brief.name}: {_spell(candidate.options)}")
-            check = self._session.ask("check", {})
-            if not check["passed"]:
-                outcome = f"{_spell(candidate.options)} failed its check ({check['detail']})"
+            fault = self._fault()
+            if fault is not None:
+                outcome = f"{_spell(candidate.options)} failed its check ({fault})"
                 worktree.restore(self._folder, start)
                 continue
             judged = self._submit()
@@ -114,6 +117,13 @@ class Playbook:
                 break
             worktree.restore(self._folder, start)
         return self._close(f"measured: {outcome}"[:500], None)
+
+    def _fault(self) -> str | None:
+        """What a short check finds wrong with a patch."""
+        if not self._patched:
+            return None
+        check = self._session.ask("check", {})
+        return None if check["passed"] else str(check["detail"])
 
     def _submit(self) -> dict[str, Any]:
         """A paired run that promotes what it earns; once more if the first settled nothing.

@@ -37,8 +37,8 @@ class DemoSize:
     directions: int
 
 
-FULL = DemoSize(requests=3, tokens=24, sealed_tokens=48, directions=4)
-QUICK = DemoSize(requests=2, tokens=16, sealed_tokens=24, directions=1)
+FULL = DemoSize(requests=3, tokens=20, sealed_tokens=48, directions=4)
+QUICK = DemoSize(requests=2, tokens=12, sealed_tokens=20, directions=1)
 
 
 def command(

@@ -10,14 +10,14 @@ from specpilot.loop.state import Direction, RunState
 SERVER_START_SECONDS = {"cpu": 4.0, "cuda": 60.0}
 _PASSES = 4
 """Of a paired run: two arms, in both orders."""
-NOISE, STOCK, CEILING = 1.0, 1.0, 0.9
+NOISE, STOCK, CEILING = 1.0, 0.8, 0.8
 """Stock against stock; stock against AR with scoring; recordings, profiles and step times."""
-EVIDENCE, ATTEMPT = 0.5, 1.2
-"""Of a direction: headroom and check; each timed attempt, scoring included."""
-INTEGRATION, TUNING = 1.2, 0.5
+EVIDENCE, ATTEMPT = 0.35, 1.2
+"""Of a direction: headroom; each timed attempt, scoring included."""
+INTEGRATION, TUNING = 1.2, 0.3
 FINAL = 1.5
 """Of the sealed final, besides its paired runs: three arms on development requests, scoring."""
-USUAL_ATTEMPTS = 1.25
+USUAL_ATTEMPTS = 1.0
 """Timed attempts of one direction when nothing is retried for noise."""
 
 

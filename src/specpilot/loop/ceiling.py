@@ -28,7 +28,7 @@ NODE_BUDGETS = (8, 16, 32, 48, 64)
 """Verified rows whose step time is measured."""
 POSITIONS = 16
 _TOKENS = 128
-_PROFILED = 3
+_PROFILED = 2
 _STEP_TIMED = 2
 """Requests that are profiled, and whose tree steps are timed: a step's time depends little on the
 request, and profiling is slow."""

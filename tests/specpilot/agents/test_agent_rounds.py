@@ -56,6 +56,7 @@ def test_the_playbook_asks_before_it_edits(playbook_run: RunState) -> None:
     for item in playbook_run.directions.values():
         operations = [answer.operation for answer in item.answers.values()]
         assert operations[0] == "headroom"
+        assert "check" not in operations, "shipped options go from their bound to a timed run"
 
 
 SCRIPT = """
