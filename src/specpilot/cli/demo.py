@@ -30,15 +30,17 @@ NAME = "demo"
 class DemoSize:
     """How much is played: the only place where the demo's running time is decided."""
 
-    requests: int
-    """Development requests per benchmark; as many are sealed."""
+    development: int
+    """Requests per benchmark."""
+    sealed: int
+    """Requests per benchmark."""
     tokens: int
     sealed_tokens: int
     directions: int
 
 
-FULL = DemoSize(requests=3, tokens=20, sealed_tokens=48, directions=4)
-QUICK = DemoSize(requests=2, tokens=12, sealed_tokens=20, directions=1)
+FULL = DemoSize(development=5, sealed=3, tokens=20, sealed_tokens=48, directions=4)
+QUICK = DemoSize(development=3, sealed=2, tokens=12, sealed_tokens=20, directions=1)
 
 
 def command(
@@ -83,8 +85,9 @@ def demo_deployment(
             "platform": {"devices": ["cpu"], "isolation": isolation.value},
             "workload": {
                 "benchmarks": dict.fromkeys(BENCHMARKS, "builtin"),
-                "development": size.requests,
-                "sealed": size.requests,
+                "development": size.development,
+                "sealed": size.sealed,
+                "passes": 1,
                 "max_new_tokens": size.tokens,
                 "sealed_max_new_tokens": size.sealed_tokens,
             },

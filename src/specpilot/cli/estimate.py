@@ -8,8 +8,7 @@ from specpilot.core.deployment import Deployment
 from specpilot.loop.state import Direction, RunState
 
 SERVER_START_SECONDS = {"cpu": 4.0, "cuda": 60.0}
-_PASSES = 4
-"""Of a paired run: two arms, in both orders."""
+_ARMS = 2
 NOISE, STOCK, CEILING = 1.0, 0.8, 0.8
 """Stock against stock; stock against AR with scoring; recordings, profiles and step times."""
 EVIDENCE, ATTEMPT = 0.35, 1.2
@@ -32,8 +31,9 @@ def paired_run_seconds(deployment: Deployment, tokens_per_second: float) -> floa
     tokens = len(workload.benchmarks) * workload.development * workload.max_new_tokens
     side_by_side = min(2, len(deployment.platform.devices))
     levels = len(deployment.regime.concurrency)
-    start = 2 * levels * SERVER_START_SECONDS[device_kind(deployment)]
-    return _PASSES * levels * tokens / (tokens_per_second * side_by_side) + start
+    start = workload.passes * levels * SERVER_START_SECONDS[device_kind(deployment)]
+    played = _ARMS * workload.passes * levels * tokens
+    return played / (tokens_per_second * side_by_side) + start
 
 
 def whole_run(deployment: Deployment, unit: float, attempts: float = USUAL_ATTEMPTS) -> float:
@@ -95,7 +95,9 @@ def _direction(item: Direction) -> float:
 
 
 def _final(deployment: Deployment) -> float:
+    """Two paired runs of one pass each, and the best alone at the sealed length."""
     workload = deployment.workload
     sealed = workload.sealed / workload.development
-    longer = workload.sealed_max_new_tokens / workload.max_new_tokens / _PASSES
-    return FINAL + sealed * (1 + (longer if longer > 1 / _PASSES else 0.0))
+    longer = workload.sealed_max_new_tokens / workload.max_new_tokens / (2 * _ARMS)
+    paired = 1 + (longer if longer > 1 / (2 * _ARMS) else 0.0)
+    return FINAL + sealed * paired * 2 / workload.passes

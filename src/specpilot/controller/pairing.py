@@ -1,10 +1,10 @@
 """Paired runs: two systems play the same requests in the same order, on the caller's clock.
 
-One device: two fresh servers live, and every request is played A B in one pass and B A in the
-other, so that linear drift cancels; who does not play is frozen. Two devices: both arms play at
-once, then swap. Each pass and batch size has servers of its own and an order of its own, from a
-secret: no process is given a request twice, so none can answer from memory. Every request has one
-outcome per pass in both arms; a missing one is an error (paper section 3.2).
+One device: two fresh servers live, and requests are played A B and B A in turn, in a second pass
+the other way round, so that linear drift cancels; who does not play is frozen. Two devices: both
+arms play at once, then swap. Each pass and batch size has servers of its own and an order of its
+own, from a secret: no process is given a request twice, so none can answer from memory. Every
+request has one outcome per pass in both arms; a missing one is an error (paper section 3.2).
 """
 
 import asyncio
@@ -47,14 +47,14 @@ async def paired(
     requests: Sequence[Request],
     *,
     seed: int,
-    orders: Sequence[int] = BOTH_ORDERS,
+    orders: Sequence[int] | None = None,
 ) -> AsyncIterator[tuple[PairedRun, RunningEngine]]:
     """Play both arms; give every outcome, and the baseline's server, which still runs, alone.
 
     Args:
         seed: orders the requests of each pass; nobody who may serve them can know it.
         orders: one pass each; 0 begins with the baseline, or plays it on the first device, 1 the
-            other way round.
+            other way round. As many as the arena has passes when None.
 
     Raises:
         EngineFailure: the candidate did not start, vanished, or would not flush.
@@ -64,7 +64,7 @@ async def paired(
     origin = await provenance(arena, requests)
     swaps = len(arena.devices) >= 2
     play_arms = _swapped if swaps else _alternating
-    sittings = _sittings(arena, requests, seed, orders)
+    sittings = _sittings(arena, requests, seed, orders or BOTH_ORDERS[: arena.passes])
     arena.progress.begin(len(_ARMS), len(sittings), len(requests))
     async with play_arms(arena, baseline, candidate, sittings) as (arms, server):
         arena.progress.end()

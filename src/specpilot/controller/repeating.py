@@ -46,7 +46,7 @@ async def repeated(
     try:
         return await measure()
     except InfrastructureFailure as failure:
-        await _works_alone(run, devices, beside)
+        await works_alone(run, devices, beside)
         raise EngineFailure(
             f"what it is held against failed twice beside it and not alone ({failure.what})",
             where=what,
@@ -54,7 +54,12 @@ async def repeated(
         ) from failure
 
 
-async def _works_alone(run: Run, devices: tuple[str, ...], system: System) -> None:
+async def works_alone(run: Run, devices: tuple[str, ...], system: System) -> None:
+    """Play a little with nothing beside it.
+
+    Raises:
+        InfrastructureFailure: it fails all the same.
+    """
     requests = run.development[:_PLAYED_ALONE]
     with attributed(trusted=True):
         async with serving(run.arena(devices), run.systems.export(system), requests) as server:

@@ -1,16 +1,17 @@
 """The sealed final: a round's best against stock on requests that nobody has seen.
 
 Two paired runs on fresh servers, then AR, stock and best interleaved on development requests, whose
-servers also play longer outputs and score everything for token forcing. A failure of the best is
-measured once more on fresh servers before it counts. Refused where agents and servers are not kept
-apart (paper section 3.2, Phase 4).
+servers also play longer outputs and score everything for token forcing. The paired runs are played
+once: at a second try nothing about their requests would be unseen any more. What follows them is
+tried again on fresh servers if it fails. Refused where agents and servers are not kept apart (paper
+section 3.2, Phase 4).
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from specpilot.controller import evidence
-from specpilot.controller.attribution import attributed
+from specpilot.controller.attribution import InfrastructureFailure, attributed
 from specpilot.controller.outcomes import (
     FailedRequests,
     Tampered,
@@ -19,7 +20,7 @@ from specpilot.controller.outcomes import (
 )
 from specpilot.controller.pairing import BOTH_ORDERS, interleaved, merge_runs, paired
 from specpilot.controller.promotion import Evidence, judge
-from specpilot.controller.repeating import repeated
+from specpilot.controller.repeating import repeated, works_alone
 from specpilot.controller.replays import replayed
 from specpilot.controller.servers import play_once
 from specpilot.controller.timing import changed_options, slowest_share
@@ -56,25 +57,53 @@ async def judge_final(run: Run, number: int) -> None:
 
 
 async def _judged(run: Run, number: int, devices: tuple[str, ...]) -> FinalJudged:
-    """One failure may be an accident, two are the system's; an impossible answer is none."""
     what = f"the sealed final of round {number}"
-
-    async def measure() -> FinalJudged:
-        return await repeated(
-            run, devices, run.stock, what, lambda: _measured(run, number, devices)
-        )
-
+    timed = _timed_requests(run)
     try:
-        try:
-            return await measure()
-        except Tampered:
-            raise
-        except EngineFailure as error:
-            run.emit(Noticed(message=f"{what} is played again on fresh servers: {error}"))
-        return await measure()
+        played = await _played_once(run, number, devices, timed)
+        return await _tried_twice(
+            run, devices, what, lambda: _measured(run, number, devices, timed, played)
+        )
     except EngineFailure as error:
         verdict = Verdict(kind=VerdictKind.VOID, reason=_reason(error), detail=str(error))
         return FinalJudged(round=number, system=run.best, verdict=verdict)
+
+
+async def _played_once(
+    run: Run, number: int, devices: tuple[str, ...], timed: Sequence[Request]
+) -> PairedRun:
+    """The paired runs; whatever fails in them voids the final.
+
+    Raises:
+        EngineFailure: the best failed, or stock failed beside it and not alone.
+        InfrastructureFailure: stock fails alone.
+    """
+    try:
+        return await _paired_runs(run, number, devices, timed)
+    except InfrastructureFailure as failure:
+        await works_alone(run, devices, run.stock)
+        raise EngineFailure(
+            f"stock failed beside the best and not alone ({failure.what}); sealed requests are not "
+            "played a second time",
+            where=f"the sealed final of round {number}",
+            fix="start another run",
+        ) from failure
+
+
+async def _tried_twice(
+    run: Run,
+    devices: tuple[str, ...],
+    what: str,
+    measure: Callable[[], Awaitable[FinalJudged]],
+) -> FinalJudged:
+    """One failure may be an accident, two are the system's; an impossible answer is none."""
+    try:
+        return await repeated(run, devices, run.stock, what, measure)
+    except Tampered:
+        raise
+    except EngineFailure as error:
+        run.emit(Noticed(message=f"{what} is scored again on fresh servers: {error}"))
+    return await repeated(run, devices, run.stock, what, measure)
 
 
 def _reason(error: EngineFailure) -> Reason:
@@ -87,9 +116,9 @@ def _reason(error: EngineFailure) -> Reason:
             return Reason.ENGINE_FAILURE
 
 
-async def _measured(run: Run, number: int, devices: tuple[str, ...]) -> FinalJudged:
-    timed = _timed_requests(run)
-    played = await _paired_runs(run, number, devices, timed)
+async def _measured(
+    run: Run, number: int, devices: tuple[str, ...], timed: Sequence[Request], played: PairedRun
+) -> FinalJudged:
     arms = _arms(run)
     async with interleaved(
         run.arena(devices),

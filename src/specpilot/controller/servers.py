@@ -39,6 +39,7 @@ class Arena:
         devices: leased devices; one alternates, two are swapped.
         concurrency: requests in flight, one entry per batch size.
         threads: CPU threads of one server; None leaves it to the engine.
+        passes: how often an arm plays each request; two devices need two, to be swapped.
         progress: hears which run is played; its servers tell it the rest.
     """
 
@@ -47,6 +48,7 @@ class Arena:
     isolation: Isolation
     concurrency: tuple[int, ...] = (1,)
     threads: int | None = None
+    passes: int = 2
     progress: Progress = field(default_factory=Progress)
 
 

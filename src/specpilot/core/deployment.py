@@ -109,6 +109,9 @@ class Workload(Record):
     """Requests per benchmark that only the sealed final sees."""
     max_new_tokens: Amount = 2048
     sealed_max_new_tokens: Amount = 4096
+    passes: Annotated[int, Field(ge=1, le=2)] = 2
+    """How often an arm of a paired run plays each development request, on fresh servers each time:
+    with one, more requests cost what a second pass would."""
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
 
     @field_validator("benchmarks", mode="before")
@@ -180,6 +183,12 @@ class Deployment(Record):
     workload: Workload = Workload()
     agent: AgentChoice = AgentChoice()
     budget: Budget = Budget()
+
+    @model_validator(mode="after")
+    def _swapped(self) -> "Deployment":
+        if self.workload.passes < 2 <= len(self.platform.devices):
+            raise ValueError("workload passes must be 2 where two devices are swapped")
+        return self
 
 
 def load_deployment(path: Path) -> Deployment:

@@ -185,6 +185,7 @@ class Run:
             isolation=self.isolation,
             concurrency=self.deployment.regime.concurrency,
             threads=self.deployment.engine.threads,
+            passes=self.deployment.workload.passes,
             progress=self.progress,
         )
 

@@ -17,10 +17,10 @@ def test_the_demo_deploys_builtin_requests_and_is_small(work: Path) -> None:
         found = demo_deployment(
             size, target=work, drafter=work, isolation=Isolation.NAMESPACES, threads=2
         )
-        assert found.workload.development == size.requests
+        assert found.workload.development == size.development
         assert set(found.workload.benchmarks) == {"gsm8k", "math500", "humaneval", "mbpp",
                                                   "mt_bench"}  # fmt: skip
-    assert QUICK.requests * QUICK.tokens < FULL.requests * FULL.tokens
+    assert QUICK.development * QUICK.tokens < FULL.development * FULL.tokens
 
 
 def test_the_demo_sets_only_an_earlier_demo_aside(work: Path) -> None:

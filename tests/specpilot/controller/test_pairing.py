@@ -85,6 +85,18 @@ def test_every_request_is_played_in_both_orders(stock: Checkout) -> None:
     assert [len(outcomes) for outcomes in played.candidate.passes] == [12, 12]
 
 
+def test_one_pass_asks_once_and_alternates_who_begins(stock: Checkout) -> None:
+    adapter = Watching()
+    once = Arena(adapter, ("cpu",), Isolation.NAMESPACES, passes=1)
+
+    played = asyncio.run(run_pair(once, "x", stock, stock, REQUESTS, seed=3))
+
+    arms = [arm for arm, request in adapter.played if not request.startswith("warm-up")]
+    assert arms == [0, 1, 1, 0] * 6
+    assert [len(outcomes) for outcomes in played.candidate.passes] == [12]
+    assert adapter.launched == 2
+
+
 def test_a_batch_is_filled_before_the_other_arm_has_its_turn(stock: Checkout) -> None:
     adapter = Watching()
     several = Arena(adapter, ("cpu",), Isolation.NAMESPACES, concurrency=(2,))

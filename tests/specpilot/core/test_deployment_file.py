@@ -69,6 +69,7 @@ TYPES: list[tuple[str, str, str, str]] = [
     ("agent", "deadline_seconds", "0", "a number above 0"),
     ("agent", "deadline_seconds", "true", "a number above 0"),
     ("agent", "command", '[""]', "not empty"),
+    ("workload", "passes", "3", WHOLE),
     ("budget", "max_usd", "-1", "a number from 0"),
     ("budget", "max_usd", "1e+30", "a number from 0"),
     ("budget", "max_rounds", "1.5", WHOLE),
@@ -133,6 +134,14 @@ def test_a_wrong_shape_is_named(
 ) -> None:
     message = refusal(tmp_path, changes)
     assert all(part in message for part in parts), message
+
+
+def test_two_devices_are_swapped_in_two_passes(tmp_path: Path) -> None:
+    two = {"platform": 'devices = ["cuda:0", "cuda:1"]', "workload": "passes = 1"}
+    assert "passes must be 2 where two devices are swapped" in refusal(tmp_path, two)
+    path = tmp_path / "one.toml"
+    path.write_text(text_of({"workload": "passes = 1"}), encoding="utf-8")
+    assert load_deployment(path).workload.passes == 1
 
 
 def test_what_is_allowed_loads_and_survives_its_own_spelling(tmp_path: Path) -> None:
