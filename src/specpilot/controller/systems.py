@@ -7,8 +7,6 @@ whose hash is computed again before anything starts from it.
 """
 
 import os
-import shutil
-import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,9 +23,9 @@ from specpilot.controller.options_file import (
     parse_options,
 )
 from specpilot.controller.trees import Entry, check_changes, parse_entries, tree_hash_of_folder
+from specpilot.controller.worktrees import check_repository, move_aside, remove
 from specpilot.core.errors import Refused, SpecPilotError
 from specpilot.core.system import Checkout, OptionValue, System
-from specpilot.sandbox.foreign import one_line
 
 
 class RebaseConflict(SpecPilotError):
@@ -98,17 +96,13 @@ class SystemRepository:
         What an agent left unreadable is moved to `unreadable/` as it is.
         """
         path = self._worktrees / direction
-        if path.exists():
+        if os.path.lexists(path):
             try:
                 self._keep(direction, path)
             except (Refused, GitError):
-                aside = self._unreadable / direction
-                if aside.exists():
-                    _remove(aside)
-                aside.parent.mkdir(parents=True, exist_ok=True)
-                path.rename(aside)
+                move_aside(path, self._unreadable / direction)
             else:
-                _remove(path)
+                remove(path)
         self._worktrees.mkdir(parents=True, exist_ok=True)
         self.name(f"base/{direction}", base)
         arguments = ("--quiet", "--no-hardlinks", "--no-tags", "--single-branch")
@@ -197,7 +191,7 @@ class SystemRepository:
     def _write_export(self, tree: str, path: Path) -> None:
         partial = path.with_name(f"{tree}.partial")
         if partial.exists():
-            _remove(partial)
+            remove(partial)
         for entry in self._entries(tree):
             file = partial / entry.path
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -226,14 +220,7 @@ class SystemRepository:
 
     def _fetch(self, worktree: Path) -> str:
         source = worktree / ".git"
-        if source.is_symlink() or not source.is_dir():
-            raise Refused(
-                "is not the repository it was made with",
-                where=str(source),
-                fix="leave the worktree's .git folder alone",
-            )
-        _check_plain(source)
-        _check_alone(source)
+        check_repository(source)
         arguments = (
             "--quiet", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head",
             "--upload-pack", "git -c safe.directory=* upload-pack",
@@ -267,50 +254,3 @@ class SystemRepository:
     def _commit(self, tree: str, parent: str | None) -> str:
         parents = () if parent is None else ("-p", parent)
         return output(self.folder, "commit-tree", *parents, "-m", f"System {tree[:12]}", tree)
-
-
-def _check_alone(folder: Path) -> None:
-    """Refuse a repository that sends git to places outside itself.
-
-    Raises:
-        Refused: it borrows objects, shares another repository's folder, or includes configuration.
-    """
-    borrowed = ("commondir", "objects/info/alternates", "objects/info/http-alternates")
-    found = [name for name in borrowed if (folder / name).exists()]
-    if not found and b"[include" in (folder / "config").read_bytes().lower():
-        found = ["config"]
-    if found:
-        raise Refused(
-            "refers to files outside the repository",
-            where=str(folder / found[0]),
-            fix="leave the worktree's .git folder alone",
-        )
-
-
-def _check_plain(folder: Path) -> None:
-    """Refuse what git would follow or wait for: only folders and regular files are read.
-
-    Raises:
-        Refused: a link, a pipe, a socket or a device.
-    """
-    for place, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            go_on()
-            path = Path(place, name)
-            try:
-                mode = path.lstat().st_mode
-            except FileNotFoundError:
-                # The agent's own git is at work; what matters is what is there.
-                continue
-            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                raise Refused(
-                    "is neither a file nor a folder",
-                    where=one_line(str(path)),
-                    fix="leave the worktree's .git folder alone",
-                )
-
-
-def _remove(path: Path) -> None:
-    for folder, _, _ in os.walk(path):
-        Path(folder).chmod(stat.S_IRWXU)
-    shutil.rmtree(path)

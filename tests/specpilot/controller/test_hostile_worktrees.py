@@ -4,6 +4,8 @@ import dataclasses
 import os
 import socket
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ from specpilot.controller.git import GitError, git
 from specpilot.controller.main import run_controller
 from specpilot.controller.systems import SystemRepository
 from specpilot.controller.trees import ForbiddenPath, parse_entries
+from specpilot.controller.worktrees import remove
 from specpilot.core.errors import Refused
 from specpilot.core.system import System
 from specpilot.core.verdict import Reason
@@ -165,8 +168,9 @@ class Acting:
     [
         (lambda tree: write(tree, b"caf\xe9.txt") or commit_all(tree), Reason.FORBIDDEN_PATH),
         (lambda tree: _pipe(tree / ".git" / "config"), Reason.AGENT_ENDED),
+        (lambda tree: (tree / ".git" / "config").unlink(), Reason.AGENT_ENDED),
     ],
-    ids=["name", "pipe"],
+    ids=["name", "pipe", "gone"],
 )
 def test_the_run_goes_on_after_such_an_agent(
     act: Callable[[Path], None], reason: Reason, tmp_path: Path
@@ -219,3 +223,105 @@ def test_an_answer_without_end_is_cut(tmp_path: Path, monkeypatch: pytest.Monkey
 
     with pytest.raises(GitError, match="answers more than"):
         git(tmp_path, "ls-tree", "-r", tree)
+
+
+def _nothing(path: Path) -> None:
+    path.unlink()
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _circle(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+def _endless(path: Path) -> None:
+    path.write_bytes(b"")
+    os.truncate(path, 2**40)
+
+
+@pytest.mark.parametrize("place", ["config", "HEAD", "index"])
+@pytest.mark.parametrize("make", [_nothing, _folder, _circle, _endless])
+def test_files_of_git_that_are_not_as_they_were_end_nothing(
+    make: Callable[[Path], None], place: str, systems: SystemRepository, stock: System
+) -> None:
+    worktree = systems.open_worktree("d", stock.commit)
+    write(worktree, b"specengine/new.py")
+    commit_all(worktree)
+    make(worktree / ".git" / place)
+
+    if place != "index" or make is _circle:
+        with pytest.raises((Refused, GitError)) as caught:
+            systems.collect("d", stock.commit)
+        assert "\n" not in str(caught.value)
+    again = systems.open_worktree("d", stock.commit)
+
+    assert (again / ".git" / "config").is_file()
+    systems.open_worktree("d", stock.commit)
+
+
+@pytest.mark.parametrize("left", ["nothing", "a file", "a loop", "no repository", "half a clone"])
+def test_whatever_is_left_of_a_worktree_is_made_anew(
+    left: str, systems: SystemRepository, stock: System
+) -> None:
+    worktree = systems.open_worktree("d", stock.commit)
+    if left == "half a clone":
+        (worktree / ".git" / "config").unlink()
+        (worktree / ".git" / "HEAD").write_text("ref: refs/heads/none\n", encoding="utf-8")
+    elif left == "no repository":
+        remove(worktree / ".git")
+    else:
+        remove(worktree)
+    if left == "a file":
+        worktree.write_bytes(b"")
+    if left == "a loop":
+        worktree.symlink_to(worktree.name)
+
+    with pytest.raises((Refused, GitError)):
+        systems.collect("d", stock.commit)
+    again = systems.open_worktree("d", stock.commit)
+
+    assert git(again, "rev-parse", "HEAD").stdout.decode().strip() == stock.commit
+    assert os.path.lexists(systems.folder.parent / "unreadable" / "d") is (left != "nothing")
+
+
+CLOSED = """
+import os, pathlib, sys
+worktree, stock = pathlib.Path(sys.argv[2], "worktrees", "d"), sys.argv[3]
+from specpilot.controller.systems import SystemRepository
+from specpilot.core.errors import Refused
+systems = SystemRepository(pathlib.Path(sys.argv[2]))
+os.environ["HOME"] = sys.argv[2]
+os.setgid(65534)
+os.setuid(65534)
+systems.open_worktree("d", stock)
+target = worktree / sys.argv[1]
+target.chmod(0)
+try:
+    systems.collect("d", stock)
+except Refused as refusal:
+    print(refusal.what)
+systems.open_worktree("d", stock)
+(worktree / "specengine").chmod(0)
+systems.open_worktree("d", stock)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a test user's folders are closed to others")
+@pytest.mark.parametrize("place", [".", ".git", ".git/config", ".git/objects"])
+def test_what_may_not_be_read_is_refused_and_moved(place: str) -> None:
+    """Of an account that rights bind: root reads everything."""
+    with tempfile.TemporaryDirectory() as name:
+        stock = SystemRepository(Path(name)).commit_stock(SimulatedAdapter().stock_tree())
+        subprocess.run(["chown", "-R", "65534:65534", name], check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", CLOSED, place, name, stock.commit],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "cannot be read (Permission denied)\n"
