@@ -8,7 +8,7 @@ import typer
 
 from specpilot.cli.output import Finished, print_json, say
 from specpilot.cli.runs import DEPLOYMENT_FILE, controller_process, require_run
-from specpilot.core.errors import ExitCode, Refused, SpecPilotError
+from specpilot.core.errors import DamagedRun, ExitCode, Refused, SpecPilotError
 
 if TYPE_CHECKING:
     from specpilot.forcing.rules import ForcingResult
@@ -99,7 +99,7 @@ def _record(run: Path, relative: str, digest: str) -> dict[str, object]:
 
     path = run / relative
     if not path.is_file() or file_hash(path) != digest:
-        raise Refused(
+        raise DamagedRun(
             "is missing or is not the file that the journal names",
             where=str(path),
             fix="restore it from a copy of the run folder",

@@ -14,7 +14,7 @@ def known_to(run: Run) -> Fingerprints:
     """Fingerprints of everything that this run asked and was answered; made again when it grows.
 
     Raises:
-        Refused: a record is not what the journal says.
+        DamagedRun: a record is not what the journal says.
     """
     records = _records(run)
     if run.known is None or run.known[0] != records:

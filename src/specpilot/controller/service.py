@@ -67,7 +67,11 @@ class _Desk:
                 task = asyncio.create_task(self._answer(message))
                 self._working.add(task)
                 task.add_done_callback(self._finished)
-                result = await asyncio.shield(task)
+                await asyncio.wait([task])
+                if task.cancelled() or task.exception() is not None:
+                    # The run ends with it; there is no answer to give.
+                    return
+                result = task.result()
             writer.write(canonical_json(result).encode() + b"\n")
             await writer.drain()
         except (ConnectionError, ValueError):

@@ -39,6 +39,13 @@ class JournalError(SpecPilotError):
     """The journal is corrupted, locked by another writer, or cannot be written."""
 
 
+class DamagedRun(SpecPilotError):
+    """A file of the run folder is gone or is not what the journal says.
+
+    No `Refused`, so that nothing takes it for a verdict on a candidate.
+    """
+
+
 class EngineFailure(SpecPilotError):
     """A server under test did not start, answered an error, or vanished: the run is void."""
 

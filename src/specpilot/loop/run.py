@@ -15,7 +15,7 @@ from specpilot.controller.progress import PROGRESS_FILE, Progress, WatchedAdapte
 from specpilot.controller.servers import Arena
 from specpilot.controller.systems import SystemRepository
 from specpilot.core.deployment import Deployment
-from specpilot.core.errors import Refused
+from specpilot.core.errors import DamagedRun
 from specpilot.core.measurement import Isolation, Profile
 from specpilot.core.record import content_hash, file_hash
 from specpilot.core.requests import Request
@@ -150,14 +150,14 @@ class Run:
         """Details that `save` wrote; the hash is checked.
 
         Raises:
-            Refused: the file is missing or is not what the journal says.
+            DamagedRun: the file is missing or is not what the journal says.
         """
         path = self.folder / reference.path
         if not path.is_file() or file_hash(path) != reference.sha256:
-            raise Refused(
+            raise DamagedRun(
                 "is missing or is not the file that the journal names",
                 where=str(path),
-                fix="restore it from a copy of the run folder",
+                fix="restore it from a copy of the run folder, then 'specpilot resume'",
             )
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return content

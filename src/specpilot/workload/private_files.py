@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from specpilot.core.errors import Refused
+from specpilot.core.errors import DamagedRun
 
 _SECRET_BYTES = 32
 
@@ -37,18 +37,18 @@ def kept_secret(path: Path, draw: Callable[[], str]) -> str:
     """The secret of a run folder; drawn when there is none.
 
     Raises:
-        Refused: the file does not hold one.
+        DamagedRun: the file does not hold one.
     """
     if not path.exists():
         write_once(path, draw().encode())
     try:
         secret = path.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
-        raise Refused(
+        raise DamagedRun(
             f"the secret cannot be read ({type(error).__name__})",
             where=str(path),
             fix="restore the file, or start a new run",
         ) from error
     if len(secret) != 2 * _SECRET_BYTES:
-        raise Refused("holds no secret", where=str(path), fix="start a new run")
+        raise DamagedRun("holds no secret", where=str(path), fix="start a new run")
     return secret

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from specpilot.core.errors import Refused, WorkloadError
+from specpilot.core.errors import DamagedRun, Refused, WorkloadError
 from specpilot.core.record import content_hash
 from specpilot.core.requests import Request
 from specpilot.workload.benchmarks import Prompt
@@ -46,14 +46,14 @@ class Split:
         """This split, if it is the journaled one.
 
         Raises:
-            Refused: either side differs.
+            DamagedRun: either side differs.
         """
         for side, found, journaled in (
             ("development", self.development_hash, development_hash),
             ("sealed", self.sealed_hash, sealed_hash),
         ):
             if found != journaled:
-                raise Refused(
+                raise DamagedRun(
                     f"the {side} requests are not those that the run was split into",
                     where="workload",
                     fix="restore the request files, the target's tokenizer and the seed, "
@@ -117,13 +117,13 @@ def load_split(path: Path) -> Split:
     """Read a stored split; compare it with the journaled hashes by `Split.verify`.
 
     Raises:
-        Refused: missing or malformed.
+        DamagedRun: missing or malformed.
     """
     try:
         sides = _REQUESTS.validate_json(path.read_bytes())
         return Split(development=sides["development"], sealed=sides["sealed"])
     except (OSError, ValidationError, KeyError) as error:
-        raise Refused(
+        raise DamagedRun(
             f"the stored requests cannot be read ({type(error).__name__})",
             where=str(path),
             fix="restore the file, or start a new run",

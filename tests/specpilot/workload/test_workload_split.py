@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specpilot.core.errors import Refused, WorkloadError
+from specpilot.core.errors import DamagedRun, Refused, WorkloadError
 from specpilot.core.requests import Request
 from specpilot.workload.benchmarks import Prompt
 from specpilot.workload.private_files import draw_secret, kept_secret
@@ -77,17 +77,17 @@ def test_tampering_is_refused(tmp_path: Path) -> None:
     content = json.loads(path.read_text(encoding="utf-8"))
     content["sealed"][0]["prompt_token_ids"] = [4]
     path.write_text(json.dumps(content), encoding="utf-8")
-    with pytest.raises(Refused, match="the sealed requests are not those"):
+    with pytest.raises(DamagedRun, match="the sealed requests are not those"):
         load_split(path).verify(split.development_hash, split.sealed_hash)
     path.write_text("{", encoding="utf-8")
-    with pytest.raises(Refused, match="cannot be read"):
+    with pytest.raises(DamagedRun, match="cannot be read"):
         load_split(path)
 
 
 def test_hashes_verify_the_same_split() -> None:
     split = make_split()
     assert split.verify(split.development_hash, split.sealed_hash) is split
-    with pytest.raises(Refused, match="the development requests"):
+    with pytest.raises(DamagedRun, match="the development requests"):
         split.verify(split.sealed_hash, split.sealed_hash)
 
 
@@ -107,5 +107,5 @@ def test_a_secret_is_drawn_once_and_kept_from_others(tmp_path: Path) -> None:
     for content in (b"", b"short", b"\xff" * 64):
         path.chmod(0o600)
         path.write_bytes(content)
-        with pytest.raises(Refused):
+        with pytest.raises(DamagedRun):
             kept_secret(path, draw_secret)

@@ -26,7 +26,7 @@ from specpilot.controller.operations.headroom import headroom
 from specpilot.controller.operations.time_and_submit import time_or_submit
 from specpilot.controller.systems import RebaseConflict
 from specpilot.controller.trees import ForbiddenPath
-from specpilot.core.errors import BudgetSpent, EngineFailure, Refused, SpecPilotError
+from specpilot.core.errors import BudgetSpent, DamagedRun, EngineFailure, Refused, SpecPilotError
 from specpilot.core.record import Record, content_hash
 from specpilot.core.system import System
 from specpilot.core.verdict import Reason
@@ -39,6 +39,7 @@ async def answer(run: Run, direction: str, message: dict[str, Any]) -> dict[str,
 
     Raises:
         JournalError: the answer could not be recorded, so it is not given.
+        DamagedRun: what the answer needs is gone from the run folder; the run ends.
         InfrastructureFailure: no answer, through no fault of the candidate; the run ends.
     """
     try:
@@ -47,6 +48,8 @@ async def answer(run: Run, direction: str, message: dict[str, Any]) -> dict[str,
         return refusal(error)
     try:
         system = await _system(run, direction, operation)
+    except DamagedRun:
+        raise
     except SpecPilotError as error:
         key = content_hash([direction, operation, "not collected", str(error)])
         return _record(run, direction, operation, key, refusal(error), 0.0)
