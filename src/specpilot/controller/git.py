@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from specpilot.controller.off_loop import SECONDS, Halt, current_halt
+from specpilot.controller.own_time import OwnTime
 from specpilot.core.errors import SpecPilotError
 from specpilot.sandbox.foreign import one_line
 
@@ -115,18 +116,21 @@ def _answer(
     process: subprocess.Popen[bytes], command: Sequence[str], seconds: float, halt: Halt
 ) -> bytes:
     """Everything that a command answers; it and its helpers are ended at either limit."""
-    late = threading.Event()
+    late, over = threading.Event(), threading.Event()
 
     def end() -> None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
-    def expire() -> None:
-        late.set()
-        end()
+    def watch() -> None:
+        time = OwnTime(seconds)
+        while not over.wait(time.next_look):
+            if not time.left:
+                late.set()
+                end()
+                return
 
-    clock = threading.Timer(seconds, expire)
-    clock.start()
+    threading.Thread(target=watch, daemon=True).start()
     try:
         assert process.stdout is not None
         with halt.ending(end):
@@ -138,7 +142,7 @@ def _answer(
         end()
         raise
     finally:
-        clock.cancel()
+        over.set()
     if late.is_set():
         raise subprocess.TimeoutExpired(command, seconds)
     if len(out) > _LARGEST_ANSWER:

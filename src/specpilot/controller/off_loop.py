@@ -7,13 +7,13 @@ can: commands register how to end them, and long walks ask whether to go on.
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from typing import ParamSpec, TypeVar
 
+from specpilot.controller.own_time import SLICE, OwnTime
 from specpilot.core.errors import Refused
 
 SECONDS = 120.0
@@ -30,15 +30,15 @@ class Halt:
     """The deadline of one piece of work, and a way to end it earlier."""
 
     def __init__(self, seconds: float) -> None:
-        self._deadline = time.monotonic() + seconds
+        self._time = OwnTime(seconds)
         self._lock = threading.Lock()
         self._ends: list[Callable[[], None]] = []
         self._stopped = False
 
     @property
     def remaining(self) -> float:
-        """Seconds that are left; 0 when there are none."""
-        return 0.0 if self._stopped else max(self._deadline - time.monotonic(), 0.0)
+        """Seconds of this process's own time that are left; 0 when there are none."""
+        return 0.0 if self._stopped else self._time.left
 
     def stop(self) -> None:
         """End what is registered, and everything that registers later."""
@@ -101,7 +101,11 @@ async def off_loop(
     pool = ThreadPoolExecutor(1)
     done = asyncio.wrap_future(pool.submit(lambda: context.run(work, *arguments, **named)))
     try:
-        return await asyncio.shield(done)
+        while not done.done():
+            await asyncio.wait([done], timeout=SLICE)
+            # Counts the slice, also where the work itself asks seldom.
+            _ = halt.remaining
+        return done.result()
     except asyncio.CancelledError:
         halt.stop()
         await asyncio.wait([done])
