@@ -9,7 +9,6 @@ with the command's code.
 
 import ctypes
 import os
-import platform
 import signal
 import sys
 import time
@@ -19,9 +18,6 @@ SET_PARENT_DEATH_SIGNAL = 1
 """PR_SET_PDEATHSIG of prctl(2)."""
 SET_CHILD_SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER of prctl(2)."""
-KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
-"""Number of keyctl(2), for which the C library has no function."""
-JOIN_SESSION_KEYRING = 1
 CANNOT_START = 126
 """Exit code when the command cannot be executed, as a shell gives it."""
 WATCHED = {signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
@@ -45,7 +41,6 @@ def main(arguments: list[str]) -> int:
 
 def _become(command: list[str], guard: int) -> None:
     try:
-        _leave_session_keyring()
         _prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
         if os.getppid() != guard:
             os._exit(128 + signal.SIGHUP)
@@ -125,14 +120,6 @@ def _descendants(root: int) -> list[int]:
         found += below
         pending += below
     return found
-
-
-def _leave_session_keyring() -> None:
-    """Take a new, empty one: keys in the inherited one would outlive the command, for the next."""
-    number = KEYCTL.get(platform.machine())
-    if number is not None:
-        # Where this is forbidden (ENOSYS, EPERM), adding keys is too.
-        ctypes.CDLL(None).syscall(number, JOIN_SESSION_KEYRING, None)
 
 
 def _prctl(option: int, value: int) -> None:

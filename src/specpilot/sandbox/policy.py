@@ -1,10 +1,10 @@
 """What a server under test or an agent may see and touch, as one bubblewrap command line.
 
 Pure: nothing is started here. A confined process gets its own user, process, IPC, host-name and
-(unless asked otherwise) network namespace, an empty environment, private /tmp and /dev/shm, and the
-paths named in its policy. Everything else of the file system is absent, so the journal, the records
-and the sealed requests are hidden by not being bound; a bind that would bring one of them in is
-refused.
+(unless asked otherwise) network namespace, an empty environment, private /tmp and /dev/shm, no
+keyring of the kernel, and the paths named in its policy. Everything else of the file system is
+absent, so the journal, the records and the sealed requests are hidden by not being bound; a bind
+that would bring one of them in is refused.
 """
 
 import importlib.util
@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from specpilot.core.errors import Refused, SpecPilotError
+from specpilot.sandbox import keyrings
 
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 SYSTEM_FILES = (
@@ -121,7 +122,8 @@ def bwrap_arguments(
         identity: uid and gid of an account that the command gets once its view is built; that
             takes root, who alone reaches everything that is bound. None keeps the caller's.
     """
-    arguments = [program, "--die-with-parent", "--cap-drop", "ALL"]
+    arguments = [sys.executable, "-I", "-S", keyrings.__file__]
+    arguments += [program, "--die-with-parent", "--cap-drop", "ALL"]
     if policy.environment is not None:
         arguments.append("--clearenv")
     if identity is None:
