@@ -3,6 +3,7 @@
 import os
 import pwd
 import shutil
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,8 +53,15 @@ def account_of(role: Role) -> Account:
 
 
 def hand_over(policy: Policy, account: Account) -> None:
-    """Give an account the writable paths of a policy, and nothing that links in them lead to."""
+    """Give an account the writable paths of a policy, and nothing that links in them lead to.
+
+    Whatever the umask they were made under, their folders can be entered from outside.
+    """
     for bind in policy.writable:
+        mode = bind.source.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            # bubblewrap enters the working folder as a root without a capability.
+            bind.source.chmod(stat.S_IMODE(mode) | 0o711)
         os.chown(bind.source, account.uid, account.gid, follow_symlinks=False)
         for place, folders, files in os.walk(bind.source):
             for name in (*folders, *files):

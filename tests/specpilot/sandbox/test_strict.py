@@ -152,6 +152,36 @@ def test_a_strict_agent_edits_its_worktree_and_reaches_its_socket(
         assert untouched.stat().st_uid == 0
 
 
+@can_change_uid
+def test_strict_starts_whatever_the_umask(nobody: accounts.Account, tmp_path: Path) -> None:
+    earlier = os.umask(0o077)
+    try:
+        worktree, state, sockets = (tmp_path / name for name in ("worktree", "state", "sockets"))
+        for folder in (worktree, state, sockets):
+            folder.mkdir()
+        policy = Policy(
+            role=Role.SERVER,
+            read_only=(),
+            writable=(Bind(sockets, Path("/run/engine")),),
+            environment={"PATH": "/usr/bin:/bin"},
+            working_folder=Path("/run/engine"),
+        )
+        agent = confine_agent(worktree, state, sockets, Isolation.STRICT, hidden=[])
+
+        async def play() -> int:
+            nothing = asyncio.subprocess.DEVNULL
+            command = ["touch", "made"]
+            process = await start(policy, command, Isolation.STRICT, stdout=nothing, stderr=nothing)
+            return await process.wait()
+
+        assert asyncio.run(play()) == 0
+        subprocess.run([*agent.prefix, "touch", "made"], env=agent.environment, check=True)
+    finally:
+        os.umask(earlier)
+    for folder in (worktree, sockets):
+        assert (folder / "made").stat().st_uid == nobody.uid
+
+
 @pytest.mark.parametrize(
     ("lacking", "why"),
     [
