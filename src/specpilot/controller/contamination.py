@@ -19,7 +19,8 @@ import numpy as np
 from specpilot.controller.trees import ForbiddenPath
 
 TEXT_LENGTH = 48
-"""Letters and digits in a row that a commit may not share with a request."""
+"""Letters and digits in a row that a commit may not share with a request; ones with little variety,
+such as rows of zeros, dividers and number tables, are nobody's secret."""
 SHORTEST_TEXT = 20
 """A request of fewer may be a common phrase; one of more may not be repeated whole."""
 TOKEN_LENGTH = 12
@@ -29,6 +30,8 @@ _TEXT_WINDOW = TEXT_LENGTH - _TEXT_STEP + 1
 _TOKEN_WINDOW = TOKEN_LENGTH - _TOKEN_STEP + 1
 """A window at every step: a common run of the length above holds a whole one."""
 _DIFFERENT = 6
+_DIFFERENT_SIGNS, _DIFFERENT_SIGNS_WHOLE = 12, 11
+"""More than there are digits: counting up is no copy. Prose has 13 to 17 in a window."""
 _LARGEST_DECODED = 1 << 20
 _ESCAPES = re.compile(r"\\[abfnrtv'\"\\]")
 _NUMBERS = re.compile(r"0[xX][0-9a-fA-F]{1,8}|[0-9]{1,9}")
@@ -85,7 +88,7 @@ def fingerprints(groups: Iterable[Sequence[Exchange]], stock: Iterable[bytes]) -
 
     Args:
         groups: exchanges of one kind, whose common beginning and end is a template's.
-        stock: contents of the files that everybody starts from.
+        stock: contents of files that somebody starts from; what they hold may stay.
     """
     texts: set[str] = set()
     whole: set[str] = set()
@@ -97,6 +100,8 @@ def fingerprints(groups: Iterable[Sequence[Exchange]], stock: Iterable[bytes]) -
                 whole.add(plain)
         for run in _without_frame([item.ids for item in group]):
             ids |= _windows(run, _TOKEN_WINDOW, _TOKEN_STEP)
+    texts = {window for window in texts if len(set(window)) >= _DIFFERENT_SIGNS}
+    whole = {short for short in whole if len(set(short)) >= _DIFFERENT_SIGNS_WHOLE}
     ids = {window for window in ids if len(set(window)) >= _DIFFERENT}
     for content in stock:
         plain = _plain(content.decode(errors="replace"))

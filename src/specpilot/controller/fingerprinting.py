@@ -17,12 +17,14 @@ def known_to(run: Run) -> Fingerprints:
         DamagedRun: a record is not what the journal says.
     """
     records = _records(run)
-    if run.known is None or run.known[0] != records:
-        folder = run.systems.export(run.stock).path
-        stock = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    made_of = (records, run.best.tree_hash)
+    if run.known is None or run.known[0] != made_of:
+        folders = {run.systems.export(system).path for system in (run.stock, run.best)}
+        files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+        held = [path.read_bytes() for path in files]
         answers = [exchange for record in records for exchange in _answers(run, record)]
-        made = fingerprints([*_prompts(run), answers], stock)
-        run.known = (records, made)
+        made = fingerprints([*_prompts(run), answers], held)
+        run.known = (made_of, made)
     return run.known[1]
 
 

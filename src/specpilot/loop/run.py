@@ -105,8 +105,8 @@ class Run:
     leases: Leases
     state: RunState
     requests: Split | None = None
-    known: tuple[tuple[RecordRef, ...], Fingerprints] | None = None
-    """Fingerprints of what was asked and answered, and the records that they were made of."""
+    known: tuple[tuple[tuple[RecordRef, ...], str], Fingerprints] | None = None
+    """Fingerprints of what was asked and answered; the records and the best tree of that time."""
     failure: "asyncio.Future[None] | None" = None
     """Fails when work outside an action, such as answering an agent, cannot go on."""
     progress: Progress = field(default_factory=Progress)

@@ -120,3 +120,23 @@ def test_what_stock_holds_already_may_stay() -> None:
     known = fingerprints([[Exchange(SECRET, ())]], [SECRET.encode()])
 
     assert known.found_in(SECRET.encode()) is None
+
+
+DULL = {
+    "zeros": ("0, " * 60, f"BIAS = [{'0, ' * 40}]"),
+    "row of floats": ("0" * 70, f"X = [{'0.0, ' * 18}]"),
+    "divider": ("x" * 90, f"# {'x' * 60}"),
+    "short divider": ("x" * 25, f"# {'x' * 60}"),
+    "counting": (str(list(range(1, 26))), f"NODES = {tuple(range(1, 25))}"),
+    "short counting": (str(list(range(1, 16))), f"NODES = {tuple(range(1, 17))}"),
+    "masks": ("color: #ffffff; " * 30, f"MASK = ({'0xffffffff, ' * 9})"),
+}
+
+
+@pytest.mark.parametrize("form", DULL)
+def test_answers_without_variety_forbid_no_source(form: str) -> None:
+    answer, source = DULL[form]
+    known = fingerprints([[Exchange(answer, ()), Exchange(SECRET, ())]], [])
+
+    assert known.found_in(source.encode()) is None
+    assert known.found_in(SECRET.encode()) is not None
