@@ -26,7 +26,7 @@ from specpilot.cli import (
     train_drafter,
     weights,
 )
-from specpilot.cli.output import Finished, degrade_output, say
+from specpilot.cli.output import Finished, degrade_output, one_line, say
 from specpilot.core.errors import ExitCode, SpecPilotError, of_system
 
 USAGE_ERROR = 2
@@ -87,7 +87,7 @@ def run(arguments: list[str]) -> int:
     except Finished as finished:
         return int(finished.code)
     except SpecPilotError as error:
-        say(f"error: {error}", err=True)
+        say(f"error: {one_line(error)}", err=True)
         return int(error.exit_code)
     except KeyboardInterrupt:
         say("interrupted", err=True)
@@ -98,7 +98,7 @@ def run(arguments: list[str]) -> int:
         return int(ExitCode.ERROR)
     except OSError as error:
         failure = of_system(error, where=f"specpilot {' '.join(arguments)}")
-        say(f"error: {failure}", err=True)
+        say(f"error: {one_line(failure)}", err=True)
         return int(failure.exit_code)
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ExitCode.OK)

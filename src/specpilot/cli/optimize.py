@@ -11,7 +11,14 @@ from specpilot.cli.earlier_runs import expected_unit
 from specpilot.cli.load import note_load
 from specpilot.cli.models import require_models
 from specpilot.cli.output import Finished
-from specpilot.cli.runs import DEPLOYMENT_FILE, RUNS, create_run, has_begun, require_free
+from specpilot.cli.runs import (
+    DEPLOYMENT_FILE,
+    RUNS,
+    create_run,
+    has_begun,
+    is_being_written,
+    require_free,
+)
 from specpilot.cli.summary import print_summary
 from specpilot.cli.watching import Watch, utc_now
 from specpilot.core.deployment import Deployment, load_deployment, parse_deployment
@@ -44,6 +51,9 @@ def run_and_report(folder: Path, *, as_json: bool) -> int:
     unit = expected_unit(load_deployment(folder / DEPLOYMENT_FILE))
     watch = Watch(folder, unit=unit, begun=utc_now())
     code = drive(folder, choose_display(watch, json_lines=as_json))
+    if code == ExitCode.ERROR and is_being_written(folder):
+        # Another process works on it and will say how it ends.
+        return code
     if has_begun(folder):
         try:
             report, where = write_report(folder)

@@ -37,6 +37,11 @@ def say(text: str, *, err: bool = False) -> None:
     typer.echo(text, file=sys.stderr if err else sys.stdout)
 
 
+def one_line(text: object) -> str:
+    """Text such as a path, whose line breaks are legal, with what no line shows escaped."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+
+
 def print_json(value: Any) -> None:
     """A fact for a program: one JSON document on standard output."""
     say(json_text(value, indent=1))

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from specpilot.cli.output import is_terminal, number, say
+from specpilot.cli.output import is_terminal, number, one_line, say
 from specpilot.controller.noise import noise_warning, spell_noise
 from specpilot.report.directions import spell_headroom
 from specpilot.report.words import headline
@@ -45,7 +45,7 @@ def print_summary(report: Mapping[str, Any], folder: Path) -> None:
     console.print(Text(f"{found.title}. {found.sentence}", style=style), soft_wrap=True)
     say(
         f"{number(report['seconds'], '.0f')} s, isolation {report['isolation']}; "
-        f"report: {folder / 'index.html'}"
+        f"report: {one_line(folder / 'index.html')}"
     )
 
 
