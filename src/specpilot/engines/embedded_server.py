@@ -1,8 +1,10 @@
 """One server of the embedded engine: readiness, identity, calls with causes, the end."""
 
 import asyncio
+import os
 import shutil
 from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +19,9 @@ from specpilot.sandbox.foreign import spoken
 from specpilot.sandbox.process import ConfinedProcess, last_line
 
 Answer = TypeVar("Answer")
+MOST_WRITTEN = 16 * 2**20
+"""Bytes of a server's log and of its socket folder: a few lines, and one socket."""
+_LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +51,8 @@ class EmbeddedServer:
         self._process = process
         self._client = client
         self._folders = folders
+        self._excess = ""
+        self._watch: asyncio.Task[None] | None = None
 
     @property
     def log(self) -> Path:
@@ -64,10 +71,11 @@ class EmbeddedServer:
         Raises:
             EngineFailure: it ended, or the deadline passed.
         """
+        self._watch = asyncio.create_task(self._end_when_it_floods())
         loop = asyncio.get_running_loop()
         deadline = loop.time() + deadline_seconds
         while True:
-            if self._process.return_code is not None:
+            if self._excess or self._process.return_code is not None:
                 raise self._ended("before it was ready")
             try:
                 health = await self._client.call("GET", "/health")
@@ -125,10 +133,15 @@ class EmbeddedServer:
 
     async def stop(self) -> None:
         """End the whole process group and verify that it is gone; harmless when repeated."""
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait([self._watch])
         await self._client.close()
         try:
             await self._process.stop()
         finally:
+            if self.log.stat().st_size > MOST_WRITTEN:
+                os.truncate(self.log, MOST_WRITTEN)
             shutil.rmtree(self._folders.scratch, ignore_errors=True)
 
     async def _explained(self, call: Awaitable[Answer]) -> Answer:
@@ -137,12 +150,38 @@ class EmbeddedServer:
         except EngineFailure as failure:
             # A connection ends a moment before its process does.
             for _ in range(20):
-                if self._process.return_code is not None:
+                if self._excess or self._process.return_code is not None:
                     raise self._ended(f"during {failure.where}") from failure
                 await asyncio.sleep(0.01)
             raise
 
+    async def _end_when_it_floods(self) -> None:
+        while not self._excess:
+            await asyncio.sleep(_LOOK_SECONDS)
+            for name, size in (("log", self.log.stat().st_size), ("socket folder", self._held())):
+                if size > MOST_WRITTEN:
+                    self._excess = f"wrote {size >> 20} MiB into its {name}"
+        await self._process.stop(grace_seconds=0)
+
+    def _held(self) -> int:
+        """Bytes on the disk below the socket folder; an empty file takes a little too."""
+        total = 0
+        for place, folders, files in os.walk(self._folders.sockets):
+            for name in (*folders, *files):
+                # What the server deletes meanwhile is no longer there.
+                with suppress(FileNotFoundError):
+                    total += 512 * max(Path(place, name).lstat().st_blocks, 1)
+                if total > MOST_WRITTEN:
+                    return total
+        return total
+
     def _ended(self, when: str) -> EngineFailure:
+        if self._excess:
+            return EngineFailure(
+                f"the server was ended {when}: it {self._excess}",
+                where=str(self.log),
+                fix=f"keep what a server writes below {MOST_WRITTEN >> 20} MiB",
+            )
         line = last_line(self.log) or "it left no message"
         return EngineFailure(
             f"the server ended with code {self._process.return_code} {when}: {line}",

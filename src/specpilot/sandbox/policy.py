@@ -65,6 +65,7 @@ class Policy:
         working_folder: where the process starts, as seen inside.
         network: share the host's network; only an agent that must reach a model provider.
         shm_bytes: size of /dev/shm.
+        tmp_bytes: size of /tmp, which lies in memory.
         hidden: paths that no bind may expose, such as the journal.
     """
 
@@ -76,6 +77,7 @@ class Policy:
     device_nodes: tuple[Path, ...] = ()
     network: bool = False
     shm_bytes: int = 4 << 30
+    tmp_bytes: int = 4 << 30
     hidden: tuple[Path, ...] = field(default=())
 
 
@@ -136,7 +138,8 @@ def bwrap_arguments(
         arguments.append("--unshare-net")
     arguments += ["--hostname", "specpilot", "--proc", "/proc", "--dev", "/dev"]
     arguments += ["--perms", "1777", "--size", str(policy.shm_bytes), "--tmpfs", "/dev/shm"]
-    arguments += ["--perms", "1777", "--tmpfs", "/tmp", "--perms", "1777", "--dir", HOME]
+    arguments += ["--perms", "1777", "--size", str(policy.tmp_bytes), "--tmpfs", "/tmp"]
+    arguments += ["--perms", "1777", "--dir", HOME]
     files = SYSTEM_FILES + (NETWORK_FILES if policy.network else ())
     for path in (*SYSTEM_FOLDERS, *files):
         # A host need not have each of them.
