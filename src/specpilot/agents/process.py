@@ -44,6 +44,9 @@ class LineProcess:
             log: where its standard error is appended.
         """
         guarded = (sys.executable, "-I", "-S", guard.__file__, str(os.getpid()))
+        if log.is_symlink():
+            # An earlier start of the agent may have left it, to be written through.
+            log.unlink()
         with log.open("ab") as stream:
             process = await asyncio.create_subprocess_exec(
                 *guarded,

@@ -164,6 +164,8 @@ class _Launch:
 
 def _with_brief(brief: Brief, workspace: Workspace) -> Workspace:
     path = workspace.state / "brief.json"
+    # An earlier start of the agent may have left a link here, to be written through.
+    path.unlink(missing_ok=True)
     path.write_text(brief.model_dump_json(indent=1) + "\n", encoding="utf-8")
     environment = {
         **workspace.environment,
