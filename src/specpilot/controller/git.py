@@ -40,8 +40,9 @@ _LARGEST_ANSWER = 64 * 2**20
 files in a few kilobytes."""
 _LARGEST_FILE = 256 * 2**20
 """Bytes of one file that a command may write, such as a pack of what an agent committed."""
-_LIMITED = ("/bin/sh", "-c", f'ulimit -f {_LARGEST_FILE // 512} && exec "$@"', "sh")
-"""POSIX counts file sizes in blocks of 512 bytes."""
+_LIMITED = ("/bin/sh", "-c", f'ulimit -f {_LARGEST_FILE // 512} 2>&-; exec "$@"', "sh")
+"""POSIX counts file sizes in blocks of 512 bytes. Where a lower limit holds already, raising it is
+refused, and the lower one stays."""
 
 
 class GitError(SpecPilotError):
