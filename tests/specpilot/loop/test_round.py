@@ -20,7 +20,7 @@ from specpilot.agents.events import CostEvent, ResultEvent
 from specpilot.controller.journal import read_journal
 from specpilot.controller.main import run_controller
 from specpilot.core.deployment import Deployment
-from specpilot.core.errors import EngineFailure, ExitCode, Refused
+from specpilot.core.errors import DamagedRun, EngineFailure, ExitCode, Refused
 from specpilot.core.verdict import Reason
 from specpilot.costmodel.replay_files import read_recordings
 from specpilot.engines.simulated import SimulatedAdapter
@@ -227,7 +227,7 @@ def test_changed_sealed_requests_are_noticed(tmp_path: Path) -> None:
     split = tmp_path / "sealed" / "split.json"
     split.write_text(split.read_text().replace('"max_new_tokens": 128', '"max_new_tokens": 8'))
 
-    with pytest.raises(Refused, match="sealed requests are not those"):
+    with pytest.raises(DamagedRun, match="sealed requests are not those"):
         run_controller(tmp_path, parts_of(deployment, {"tree": [OPTION["tree"]]}))
 
 
