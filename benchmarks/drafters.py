@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from facts import write
 
-from specengine.decoding import Engine, RecordedOutput
+from specengine.decoding.engine import Engine
+from specengine.decoding.recorder import RecordedOutput
 from specengine.drafters.dflash import DFlashDrafter
 from specengine.drafters.dspark import DSparkDrafter
 from specengine.drafters.eagle3 import Eagle3Drafter

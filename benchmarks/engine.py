@@ -21,7 +21,8 @@ from facts import write
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from specengine.decoding import Engine, EngineOptions
+from specengine.decoding.engine import Engine
+from specengine.decoding.options import EngineOptions
 from specengine.drafters import load_drafter
 from specengine.models import load_target
 

@@ -21,7 +21,7 @@ from facts import write
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from transformers.initialization import no_init_weights
 
-from specengine.decoding import EngineOptions
+from specengine.decoding.options import EngineOptions
 from specengine.models import Target
 from specengine.trees import DraftTree
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from specengine.decoding import Engine, EngineOptions
+from specengine.decoding.engine import Engine
+from specengine.decoding.options import EngineOptions
 from specengine.drafters import load_drafter
 from specengine.models import load_target
 from specpilot.workload.benchmarks import prompts_of

@@ -10,7 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from specengine.decoding import Session
+from specengine.decoding.session import Session
 from specengine.server.protocol import (
     ChatRequest,
     CompletionRequest,

@@ -15,7 +15,8 @@ import torch
 import uvicorn
 from transformers.utils.logging import disable_progress_bar
 
-from specengine.decoding import Engine, EngineOptions
+from specengine.decoding.engine import Engine
+from specengine.decoding.options import EngineOptions
 from specengine.drafters import load_drafter
 from specengine.errors import CheckpointError
 from specengine.models import load_target

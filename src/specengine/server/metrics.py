@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from specengine.decoding import EngineCounters
+from specengine.decoding.counters import EngineCounters
 from specengine.server.scheduler import Scheduler
 
 Sample = tuple[dict[str, str], float]

@@ -15,7 +15,7 @@ import torch
 from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity
 
-from specengine.decoding import Engine
+from specengine.decoding.engine import Engine
 from specengine.errors import RequestError
 
 PROFILED_STEPS = 4

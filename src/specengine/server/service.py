@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
-from specengine.decoding import Engine
+from specengine.decoding.engine import Engine
 from specengine.server.scheduler import Scheduler
 from specengine.server.text import TextCodec
 from specengine.server.work import Call

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from specengine.decoding import Session
+from specengine.decoding.session import Session
 from specengine.errors import EngineError
 from specengine.server.failures import ApiError, as_api_error
 

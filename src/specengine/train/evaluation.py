@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from specengine.decoding import Engine, EngineOptions
+from specengine.decoding.engine import Engine
+from specengine.decoding.options import EngineOptions
 from specengine.decoding.recorder import RecordedOutput
 from specengine.drafters import load_drafter
 from specengine.lattice import Lattice

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from specengine.decoding import Engine, EngineOptions
+from specengine.decoding.engine import Engine
+from specengine.decoding.options import EngineOptions
 from specengine.drafters.config import DFlash2Config
 from specengine.drafters.dflash2 import DFlash2Drafter
 from specengine.drafters.network import DFlash2Network

@@ -5,7 +5,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from specengine.decoding import Engine, EngineOptions
+from specengine.decoding.engine import Engine
+from specengine.decoding.options import EngineOptions
 from specengine.decoding.proposal import root_only
 from specengine.errors import OptionError
 from specengine.integrations.packed_module import PackedLinear

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from specengine.decoding import Engine, EngineOptions
+from specengine.decoding.engine import Engine
+from specengine.decoding.options import EngineOptions
 from specengine.models import Target
 
 LIMIT = 24

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from specengine.decoding import Engine, EngineOptions
+from specengine.decoding.engine import Engine
+from specengine.decoding.options import EngineOptions
 from specengine.decoding.recorder import RecordedOutput
 from specengine.lattice import Lattice
 from specengine.models import Target

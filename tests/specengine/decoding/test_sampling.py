@@ -10,7 +10,8 @@ from scipy.stats import chisquare
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.generation import logits_process as peer
 
-from specengine.decoding import Engine, EngineOptions
+from specengine.decoding.engine import Engine
+from specengine.decoding.options import EngineOptions
 from specengine.decoding.sampled_chain import accept_sampled, draw_chain
 from specengine.decoding.sampling import Sampler, Sampling, Stream, draw
 from specengine.errors import NumericError, RequestError

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from specengine.decoding import Engine, EngineOptions
+from specengine.decoding.engine import Engine
+from specengine.decoding.options import EngineOptions
 from specengine.errors import NumericError, RequestError
 
 PROMPT = np.random.default_rng(5).integers(3, 61, 11).tolist()

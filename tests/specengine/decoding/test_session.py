@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from specengine.decoding import Engine, EngineOptions
+from specengine.decoding.engine import Engine
+from specengine.decoding.options import EngineOptions
 from specengine.errors import NumericError, OptionError, RequestError
 from specengine.lattice import Lattice
 

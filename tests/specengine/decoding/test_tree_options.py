@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from specengine.decoding import Engine, EngineOptions, load_options
 from specengine.decoding.counters import MECHANISMS
+from specengine.decoding.engine import Engine
+from specengine.decoding.options import EngineOptions, load_options
 from specengine.errors import OptionError
 from specengine.trees import TREES, Sequoia
 from specengine.trees.parameter_file import parameter_text

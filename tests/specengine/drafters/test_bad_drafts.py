@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from specengine.decoding import Engine, EngineOptions
+from specengine.decoding.engine import Engine
+from specengine.decoding.options import EngineOptions
 from specengine.drafters.loading import drafter_of
 from specengine.errors import NumericError, OptionError
 from specengine.lattice import Lattice

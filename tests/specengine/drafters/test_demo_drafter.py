@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specengine.decoding import Engine
+from specengine.decoding.engine import Engine
 from specengine.drafters import load_drafter
 from specengine.drafters.checkpoint import read_network
 from specengine.models import load_target

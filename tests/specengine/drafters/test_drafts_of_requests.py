@@ -7,7 +7,8 @@ falls as soon as requests run side by side.
 import numpy as np
 import pytest
 
-from specengine.decoding import Engine, EngineOptions
+from specengine.decoding.engine import Engine
+from specengine.decoding.options import EngineOptions
 from specengine.drafters.loading import drafter_of
 from specengine.models import Target
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specengine.decoding import EngineOptions
+from specengine.decoding.options import EngineOptions
 from specengine.drafters import load_drafter
 from specengine.drafters.checkpoint import INDEX, new_network, write_network
 from specengine.drafters.config import parse_config

@@ -15,7 +15,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from specengine.decoding import Engine, EngineOptions
+from specengine.decoding.engine import Engine
+from specengine.decoding.options import EngineOptions
 from specengine.lattice import Lattice
 from specengine.models import Target
 from specengine.server.life import Server, http_config

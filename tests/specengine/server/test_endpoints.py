@@ -6,7 +6,8 @@ import io
 import numpy as np
 import pytest
 
-from specengine.decoding import Engine, EngineOptions
+from specengine.decoding.engine import Engine
+from specengine.decoding.options import EngineOptions
 from specengine.models import Target
 from specengine.server.profiling import profile_request
 from specpilot.core.measurement import Counters

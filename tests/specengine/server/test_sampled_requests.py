@@ -2,7 +2,7 @@
 
 import asyncio
 
-from specengine.decoding import Engine
+from specengine.decoding.engine import Engine
 from specengine.decoding.sampling import Sampling
 
 PROMPT = [3, 9, 17, 4, 28]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from specengine.decoding import RecordedOutput
+from specengine.decoding.recorder import RecordedOutput
 from specengine.train import __main__ as command_line
 from specengine.train.answers import answer, encode_texts, read_prompts
 from specengine.train.evaluation import Tally, oracle, replay, tally

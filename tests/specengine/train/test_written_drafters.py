@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from specengine.decoding import Engine
+from specengine.decoding.engine import Engine
 from specengine.drafters import load_drafter
 from specengine.models import load_target
 from specengine.train import __main__ as command_line
