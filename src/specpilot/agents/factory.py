@@ -44,6 +44,9 @@ def scripted_agent(script: Path, direction: str) -> SubprocessAgent:
                     shutil.copyfile(script.parent / step.patch, folder / step.patch)
         copy = folder / "script.toml"
         shutil.copyfile(script, copy)
+        # The agent may have an account of its own.
+        for path in (folder, *folder.iterdir()):
+            path.chmod(0o755)
         module = ("-P", "-m", "specpilot.agents.scripted")
         return (sys.executable, *module, str(copy), direction)
 

@@ -5,13 +5,10 @@ to end, or the death of the process that launched it.
 """
 
 import asyncio
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from specpilot.sandbox import guard
-from specpilot.sandbox.process import ConfinedProcess
+from specpilot.sandbox.process import NO_LIMIT, ConfinedProcess, guard_line
 
 MAX_LINE_BYTES = 16 << 20
 
@@ -43,13 +40,12 @@ class LineProcess:
             environment: the whole environment.
             log: where its standard error is appended.
         """
-        guarded = (sys.executable, "-I", "-S", guard.__file__, str(os.getpid()))
         if log.is_symlink():
-            # An earlier start of the agent may have left it, to be written through.
+            # An earlier start of an agent that was not confined may have left it.
             log.unlink()
         with log.open("ab") as stream:
             process = await asyncio.create_subprocess_exec(
-                *guarded,
+                *guard_line(NO_LIMIT),
                 *command,
                 cwd=folder,
                 env=dict(environment),

@@ -164,9 +164,11 @@ class _Launch:
 
 def _with_brief(brief: Brief, workspace: Workspace) -> Workspace:
     path = workspace.state / "brief.json"
-    # An earlier start of the agent may have left a link here, to be written through.
+    # An earlier start of an agent that was not confined may have left a link.
     path.unlink(missing_ok=True)
     path.write_text(brief.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    # The agent may have an account of its own.
+    path.chmod(0o644)
     environment = {
         **workspace.environment,
         SOCKET_VARIABLE: str(workspace.socket),

@@ -39,7 +39,7 @@ class DemoSize:
     directions: int
 
 
-FULL = DemoSize(development=4, sealed=3, tokens=20, sealed_tokens=48, directions=4)
+FULL = DemoSize(development=5, sealed=3, tokens=20, sealed_tokens=48, directions=4)
 QUICK = DemoSize(development=2, sealed=2, tokens=12, sealed_tokens=20, directions=1)
 
 
@@ -51,7 +51,12 @@ def command(
     isolation: Annotated[
         Isolation | None, typer.Option(help="how servers are kept apart; the best of this machine")
     ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of a server")] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="CPU threads of a server; by default one core less than there are"
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="journal lines as JSON")] = False,
 ) -> None:
     """Optimize SmolLM2-135M-Instruct with a DFlash2 drafter, phases 0 to 4."""
@@ -80,7 +85,8 @@ def demo_deployment(
             "drafter": {"kind": "dflash2", "model": str(drafter)},
             "engine": {
                 "kind": "embedded",
-                "threads": threads or len(os.sched_getaffinity(0)),
+                # Pairs of requests spread half as much when the judge has a core of its own.
+                "threads": threads or max(1, len(os.sched_getaffinity(0)) - 1),
             },
             "platform": {"devices": ["cpu"], "isolation": isolation.value},
             "workload": {

@@ -1,25 +1,15 @@
 """`specpilot doctor DEPLOYMENT`: what would make a run fail or lie, tried out before it starts."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from specpilot.cli.doctor_finding import Finding
 from specpilot.cli.output import Finished, is_terminal, print_json, say
 from specpilot.core.deployment import Deployment, load_deployment
 from specpilot.core.errors import ExitCode, SpecPilotError
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was tried; `fix` says what to do when it failed."""
-
-    name: str
-    holds: bool
-    detail: str
-    fix: str = ""
 
 
 def command(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from specpilot.cli.doctor import Finding
+from specpilot.cli.doctor_finding import Finding
 from specpilot.cli.load import advice, measure_load
 from specpilot.cli.models import require_models
 from specpilot.cli.runs import RUNS

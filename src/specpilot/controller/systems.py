@@ -24,8 +24,9 @@ from specpilot.controller.options_file import (
 )
 from specpilot.controller.trees import Entry, check_changes, parse_entries, tree_hash_of_folder
 from specpilot.controller.worktrees import check_repository, move_aside, remove
-from specpilot.core.errors import Refused, SpecPilotError
+from specpilot.core.errors import DamagedRun, Refused, SpecPilotError
 from specpilot.core.system import Checkout, OptionValue, System
+from specpilot.sandbox.foreign import one_line
 
 
 class RebaseConflict(SpecPilotError):
@@ -174,17 +175,20 @@ class SystemRepository:
         """A read-only folder with exactly the system's files; verified on every call.
 
         Raises:
-            Refused: the folder on the disk is not the system's tree.
+            DamagedRun: the folder on the disk is not the system's tree; none of ours writes to it.
         """
         path = self._exports / system.tree_hash
         if not path.exists():
             self._write_export(system.tree_hash, path)
-        found = tree_hash_of_folder(path)
-        if found != system.tree_hash:
-            raise Refused(
-                f"holds tree {found[:12]} instead of {system.tree_hash[:12]}",
+        try:
+            found = f"tree {tree_hash_of_folder(path)[:12]}"
+        except (OSError, Refused) as error:
+            found = f"what cannot be read ({one_line(str(error))})"
+        if found != f"tree {system.tree_hash[:12]}":
+            raise DamagedRun(
+                f"holds {found} instead of tree {system.tree_hash[:12]}",
                 where=str(path),
-                fix="delete the folder; it is written again",
+                fix="delete the folder, which is written again, and resume the run",
             )
         return Checkout(system=system, path=path, autoregressive=autoregressive)
 

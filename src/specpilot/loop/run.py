@@ -216,7 +216,8 @@ class Run:
     @property
     def secret(self) -> str:
         """What the split and the order of requests depend on; known to the controller alone."""
-        return kept_secret(self.folder / "sealed" / "secret", self.parts.draw_secret)
+        path, known = self.folder / "sealed" / "secret", self.state.split is not None
+        return kept_secret(path, self.parts.draw_secret, known=known)
 
     def order_seed(self, name: str) -> int:
         """Seed of the order of a measurement's requests: fixed for a run, secret, its own."""

@@ -1,4 +1,4 @@
-"""Confines an agent: its worktree, its state folder and its own socket, and nothing of the run.
+"""Confines an agent: it writes to its worktree alone, reads its brief, and sees nothing of the run.
 
 The result is a command prefix and an environment, since agents are started by their own runner.
 """
@@ -50,7 +50,7 @@ def confine_agent(
 
     Args:
         worktree: what the agent may edit.
-        state: folder of its brief and log.
+        state: folder of its brief and log, which it reads only, unless it is not confined.
         socket: its controller socket; it must exist, because it alone is bound, not its folder.
         hidden: paths that must stay invisible: journal, records, recordings, sealed requests, the
             run's repository, other worktrees.
@@ -71,9 +71,10 @@ def confine_agent(
             *interpreter_binds(),
             *package_binds(),
             *without_prompts(state),
+            Bind(state),
             *map(Bind, read_only),
         ),
-        writable=(Bind(worktree), Bind(state), Bind(socket)),
+        writable=(Bind(worktree), Bind(socket)),
         # The runner adds the brief and the socket to the environment that bubblewrap is started
         # with.
         environment=None,

@@ -1,7 +1,8 @@
 """Supervises one command so that nothing of it outlives the process that asked for it.
 
-Runs as a program of its own (`python -I -S guard.py PARENT_PID COMMAND ...`), on the
-standard library alone. The kernel sends it SIGHUP when its parent dies, however it dies; it then
+Runs as a program of its own (`python -I -S guard.py PARENT_PID LARGEST_FILE COMMAND ...`), on the
+standard library alone; no file that the command writes grows beyond LARGEST_FILE bytes (-1: no
+limit). The kernel sends it SIGHUP when its parent dies, however it dies; it then
 kills the command and every descendant, those that left its session included, because it is their
 subreaper. When the command ends by itself its left-over descendants are killed and the guard exits
 with the command's code.
@@ -9,6 +10,7 @@ with the command's code.
 
 import ctypes
 import os
+import resource
 import signal
 import sys
 import time
@@ -25,7 +27,7 @@ WATCHED = {signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
 
 def main(arguments: list[str]) -> int:
     """Start the command and supervise it; returns the exit code."""
-    parent, command = int(arguments[0]), arguments[1:]
+    parent, largest_file, command = int(arguments[0]), int(arguments[1]), arguments[2:]
     signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     _prctl(SET_CHILD_SUBREAPER, 1)
     _prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGHUP)
@@ -35,12 +37,13 @@ def main(arguments: list[str]) -> int:
     guard = os.getpid()
     child = os.fork()
     if child == 0:
-        _become(command, guard)
+        _become(command, guard, largest_file)
     return _supervise(child)
 
 
-def _become(command: list[str], guard: int) -> None:
+def _become(command: list[str], guard: int, largest_file: int) -> None:
     try:
+        _limit_files(largest_file)
         _prctl(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
         if os.getppid() != guard:
             os._exit(128 + signal.SIGHUP)
@@ -49,6 +52,12 @@ def _become(command: list[str], guard: int) -> None:
     except OSError as error:
         os.write(2, f"cannot start {command[0]}: {error.strerror}\n".encode())
         os._exit(CANNOT_START)
+
+
+def _limit_files(largest: int) -> None:
+    _, held = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if largest >= 0 and not 0 <= held < largest:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
 
 
 def _supervise(child: int) -> int:

@@ -4,7 +4,8 @@ Pure: nothing is started here. A confined process gets its own user, process, IP
 (unless asked otherwise) network namespace, an empty environment, private /tmp and /dev/shm, no
 keyring of the kernel, and the paths named in its policy. Everything else of the file system is
 absent, so the journal, the records and the sealed requests are hidden by not being bound; a bind
-that would bring one of them in is refused.
+that would bring one of them in is refused. Nothing but the writable paths, /tmp and /dev/shm can be
+written to.
 """
 
 import importlib.util
@@ -155,6 +156,8 @@ def bwrap_arguments(
             arguments += [option, str(bind.source), str(bind.inside)]
     for name, value in sorted((policy.environment or {}).items()):
         arguments += ["--setenv", name, value]
+    # Both lie in memory, and nothing else would bound what is written to them.
+    arguments += ["--remount-ro", "/dev", "--remount-ro", "/"]
     if identity is not None:
         uid, gid = map(str, identity)
         become = ("setpriv", "--reuid", uid, "--regid", gid, "--clear-groups", "--inh-caps=-all")

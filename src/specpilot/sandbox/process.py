@@ -20,19 +20,31 @@ from specpilot.core.measurement import Isolation
 from specpilot.sandbox import freezing, guard
 from specpilot.sandbox.accounts import account_of, hand_over
 from specpilot.sandbox.foreign import one_line
-from specpilot.sandbox.policy import Policy, bwrap_arguments, check_policy
+from specpilot.sandbox.policy import Policy, Role, bwrap_arguments, check_policy
 
+NO_LIMIT = -1
+_LARGEST_FILES = {Role.SERVER: 1 << 30, Role.AGENT: NO_LIMIT}
+"""Bytes of one file. An engine writes none of this size; an agent may compile what it wants."""
 _LOG_TAIL_BYTES = 1 << 16
 
 
 def command_line(policy: Policy, command: Sequence[str], isolation: Isolation) -> tuple[str, ...]:
     """The whole command line: guard, then bubblewrap where the level has it, then the command."""
-    guarded = (sys.executable, "-I", "-S", guard.__file__, str(os.getpid()))
+    guarded = guard_line(_LARGEST_FILES[policy.role])
     if isolation is Isolation.NONE:
         return (*guarded, *command)
     account = account_of(policy.role) if isolation is Isolation.STRICT else None
     identity = None if account is None else (account.uid, account.gid)
     return (*guarded, *bwrap_arguments(policy, command, identity=identity))
+
+
+def guard_line(largest_file: int) -> tuple[str, ...]:
+    """The guard's part of a command line, for a process that this one starts.
+
+    Args:
+        largest_file: bytes that a file may have, or `NO_LIMIT`.
+    """
+    return (sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), str(largest_file))
 
 
 async def start(

@@ -33,13 +33,16 @@ def draw_secret() -> str:
     return os.urandom(_SECRET_BYTES).hex()
 
 
-def kept_secret(path: Path, draw: Callable[[], str]) -> str:
+def kept_secret(path: Path, draw: Callable[[], str], *, known: bool = False) -> str:
     """The secret of a run folder; drawn when there is none.
 
+    Args:
+        known: whether the run has used it already, so that none may be drawn in its place.
+
     Raises:
-        DamagedRun: the file does not hold one.
+        DamagedRun: the file does not hold one, or is lost.
     """
-    if not path.exists():
+    if not known and not path.exists():
         write_once(path, draw().encode())
     try:
         secret = path.read_text(encoding="ascii")

@@ -9,7 +9,7 @@ from simulation import CODE, commit_all
 
 from specpilot.controller.systems import RebaseConflict, SystemRepository
 from specpilot.controller.trees import ForbiddenPath
-from specpilot.core.errors import Refused
+from specpilot.core.errors import DamagedRun, Refused
 from specpilot.core.system import System
 from specpilot.engines.simulated import SimulatedAdapter
 
@@ -159,14 +159,22 @@ def test_hooks_and_attributes_of_a_worktree_change_nothing(
     assert (checkout.path / CODE).is_file()
 
 
-def test_an_export_that_was_touched_is_refused(systems: SystemRepository, stock: System) -> None:
+def test_an_export_that_was_touched_is_damage_of_the_run(
+    systems: SystemRepository, stock: System
+) -> None:
     path = systems.export(stock).path
     file = path / CODE
     assert oct(file.stat().st_mode)[-3:] == "444"
     file.chmod(0o644)
     file.write_text("speed = 9.0\n")
 
-    with pytest.raises(Refused, match="instead of"):
+    with pytest.raises(DamagedRun, match="instead of"):
+        systems.export(stock)
+
+    file.parent.chmod(0o755)
+    file.unlink()
+    file.symlink_to("/dev/null")
+    with pytest.raises(DamagedRun, match="is a link"):
         systems.export(stock)
 
 

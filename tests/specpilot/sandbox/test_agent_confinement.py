@@ -34,6 +34,8 @@ print(json.dumps({
     "prompts": os.listdir(pathlib.Path(specpilot.__file__).parent / "workload" / "prompts"),
     "package": attempt(lambda: pathlib.Path(specpilot.agents.__file__).write_text("")),
     "brief": os.environ["BRIEF"],
+    "state": pathlib.Path(run / "state" / "mine" / "brief.json").read_text(),
+    "forged": attempt(lambda: (run / "state" / "mine" / "agent.log").mkdir()),
 }))
 """
 
@@ -43,6 +45,7 @@ def make_run(folder: Path) -> tuple[Path, tuple[Path, ...]]:
     for name in ("worktrees/mine", "worktrees/other", "state/mine", "sealed", "control"):
         (run / name).mkdir(parents=True)
     (run / "journal.jsonl").write_text("{}", encoding="utf-8")
+    (run / "state" / "mine" / "brief.json").write_text("mine", encoding="utf-8")
     (run / "sealed" / "requests.json").write_text("{}", encoding="utf-8")
     return run, (run / "journal.jsonl", run / "sealed", run / "worktrees" / "other")
 
@@ -86,6 +89,7 @@ def test_an_agent_sees_its_own_part_of_the_run_only(
     assert seen["interfaces"] == ["lo"]
     assert seen["package"] == "OSError"
     assert seen["prompts"] == []
+    assert (seen["state"], seen["forged"]) == ("mine", "OSError")
     assert seen["brief"] == "brief.md"
     assert (run / "worktrees" / "mine" / "edited").exists()
 

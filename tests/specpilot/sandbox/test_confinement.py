@@ -94,6 +94,9 @@ print(json.dumps({{
     "network": attempt(connect),
     "checkout": attempt(lambda: open({str(checkout / "new")!r}, "w")),
     "beside": attempt(lambda: open("/usr/new", "w")),
+    "root": attempt(lambda: open("/new", "w")),
+    "parent": attempt(lambda: open({str(tmp_path / "new")!r}, "w")),
+    "devices": attempt(lambda: open("/dev/new", "w")),
     "socket": attempt(lambda: open("allowed", "w")),
     "key": os.environ.get("PROVIDER_KEY"),
     "shm": os.listdir("/dev/shm"), "tmp": os.listdir("/tmp"),
@@ -105,6 +108,7 @@ print(json.dumps({{
     assert seen["listing"] == ["exports", "sockets"]
     assert seen["network"] == "OSError"
     assert seen["checkout"] == seen["beside"] == "OSError"
+    assert seen["root"] == seen["parent"] == seen["devices"] == "OSError"
     assert seen["socket"] == "done"
     assert seen["key"] is None
     assert seen["shm"] == []
@@ -369,3 +373,16 @@ def test_nothing_that_a_process_leaves_is_there_for_the_next(tmp_path: Path) -> 
     for found, places in seen:
         assert found == []
         assert places > 3
+
+
+@pytest.mark.parametrize("isolation", LEVELS)
+def test_no_file_of_a_server_grows_without_end(tmp_path: Path, isolation: Isolation) -> None:
+    program = """
+import errno, json, os
+number = os.open("large", os.O_CREAT | os.O_WRONLY)
+try:
+    os.truncate(number, (1 << 30) + 1)
+except OSError as error:
+    print(json.dumps(errno.errorcode[error.errno]))
+"""
+    assert run_inside(make_policy(tmp_path), program, isolation) == "EFBIG"

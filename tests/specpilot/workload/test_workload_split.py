@@ -109,3 +109,10 @@ def test_a_secret_is_drawn_once_and_kept_from_others(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(DamagedRun):
             kept_secret(path, draw_secret)
+
+
+def test_a_lost_secret_is_not_drawn_anew(tmp_path: Path) -> None:
+    path = tmp_path / "sealed" / "secret"
+    with pytest.raises(DamagedRun, match="FileNotFoundError"):
+        kept_secret(path, draw_secret, known=True)
+    assert not path.exists()
