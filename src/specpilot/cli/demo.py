@@ -39,7 +39,7 @@ class DemoSize:
     directions: int
 
 
-FULL = DemoSize(development=5, sealed=3, tokens=20, sealed_tokens=48, directions=4)
+FULL = DemoSize(development=4, sealed=3, tokens=20, sealed_tokens=48, directions=4)
 QUICK = DemoSize(development=2, sealed=2, tokens=12, sealed_tokens=20, directions=1)
 
 
