@@ -25,6 +25,7 @@ from specengine.drafters.vocabulary import DraftTarget
 from specengine.errors import RequestError
 from specengine.lattice import Lattice
 from specengine.trees import DraftTree
+from specengine.verify.attention_kernels import decoding_attention
 
 BRANCHES = 8
 """Candidates per position, and nodes that a step expands; EAGLE-2's setting."""
@@ -248,11 +249,12 @@ def _attend_memory(
     end, seen = at + len(query), visible.shape[1]
     memory[0][:, at:end] = keys.transpose(0, 1)
     memory[1][:, at:end] = values.transpose(0, 1)
-    mixed = functional.scaled_dot_product_attention(
-        query.transpose(0, 1)[None],
-        memory[0][None, :, :seen],
-        memory[1][None, :, :seen],
-        attn_mask=visible,
-        enable_gqa=True,
-    )
+    with decoding_attention():
+        mixed = functional.scaled_dot_product_attention(
+            query.transpose(0, 1)[None],
+            memory[0][None, :, :seen],
+            memory[1][None, :, :seen],
+            attn_mask=visible,
+            enable_gqa=True,
+        )
     return mixed[0].transpose(0, 1)

@@ -24,6 +24,7 @@ from specengine.models.rows import Rows
 from specengine.models.static_rows import StaticRows
 from specengine.models.swap import swap_layers
 from specengine.trees.draft_tree import DraftTree
+from specengine.verify.attention_kernels import decoding_attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,16 +171,17 @@ class Target:
         hidden = self.embed_tokens(tokens)[None]
         rotary = self._rotary_tables(hidden, rows)
         features = []
-        for index, layer in enumerate(self._layers):
-            hidden = layer(
-                hidden,
-                attention_mask=None,
-                position_embeddings=rotary[index],
-                rows=rows,
-                store=cache,
-            )
-            if index in self._taps:
-                features.append((index, hidden[0]))
+        with decoding_attention():
+            for index, layer in enumerate(self._layers):
+                hidden = layer(
+                    hidden,
+                    attention_mask=None,
+                    position_embeddings=rotary[index],
+                    rows=rows,
+                    store=cache,
+                )
+                if index in self._taps:
+                    features.append((index, hidden[0]))
         by_layer = dict(features)
         tapped = [by_layer[tap] for tap in self._taps]
         joined = torch.cat(tapped, dim=1) if tapped else hidden.new_empty(rows.count, 0)

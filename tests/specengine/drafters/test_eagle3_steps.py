@@ -146,3 +146,19 @@ def test_drafts_without_context_or_end_are_refused(drafter, state):
         drafter.draft(drafter.new_state(3), ANCHOR, 2)
     with pytest.raises(RequestError, match="at most 64"):
         drafter.draft(state, ANCHOR, 65)
+
+
+def test_no_pass_leaves_attention_to_kernels_that_plan_for_every_length(
+    drafter, state, monkeypatch
+):
+    seen = []
+    attend = torch.nn.functional.scaled_dot_product_attention
+
+    def watched(*arguments, **options):
+        seen.append(torch.backends.cuda.cudnn_sdp_enabled())
+        return attend(*arguments, **options)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    drafter.draft(state, ANCHOR, 3)
+    assert seen
+    assert not any(seen)
