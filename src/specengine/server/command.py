@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from specengine.decoding.options import EngineOptions, load_options
-from specengine.errors import EngineError, OptionError
+from specengine.errors import CheckpointError, EngineError, OptionError
 from specengine.server.sockets import bind_tcp, check_unix
+from specengine.shards import check_shards
 
 INTERRUPTED = 130
 
@@ -82,18 +83,36 @@ def _serve(arguments: argparse.Namespace) -> int:
             "is missing", where="--drafter", fix="name its folder, or pass --autoregressive"
         )
     # Everything that can be refused cheaply is refused before torch is imported.
+    _check_folders(arguments)
     bound = None
     if arguments.uds is not None:
         check_unix(arguments.uds)
     else:
         bound = bind_tcp(arguments.host, arguments.port)
-    from specengine.server.life import load_service, serve
+    # What is loaded stays: scanning it while it grows would cost a tenth of the start, and scanning
+    # it later would cost pauses.
+    gc.disable()
+    try:
+        from specengine.server.life import load_service, serve
 
-    service = load_service(arguments, system)
-    # What was loaded stays; scanning it at every collection would cost pauses.
-    gc.collect()
-    gc.freeze()
+        service = load_service(arguments, system)
+        gc.collect()
+        gc.freeze()
+    finally:
+        gc.enable()
     return serve(service, arguments, bound)
+
+
+def _check_folders(arguments: argparse.Namespace) -> None:
+    folders = {"--target": arguments.target}
+    if not arguments.autoregressive:
+        folders["--drafter"] = arguments.drafter
+    for option, folder in folders.items():
+        if not folder.is_dir():
+            raise CheckpointError(
+                f"{folder} is not a folder", where=option, fix="name the folder of a checkpoint"
+            )
+    check_shards(arguments.target)
 
 
 def _positive(text: str) -> int:

@@ -18,7 +18,6 @@ from transformers.utils.logging import disable_progress_bar
 from specengine.decoding.engine import Engine
 from specengine.decoding.options import EngineOptions
 from specengine.drafters import load_drafter
-from specengine.errors import CheckpointError
 from specengine.models import load_target
 from specengine.server.app import WORKER_END_SECONDS, build_app
 from specengine.server.connection import Connection
@@ -88,9 +87,6 @@ def load_service(arguments: argparse.Namespace, options: EngineOptions) -> Servi
     torch.set_num_threads(1)
     # A log is no place for a bar, and the last line of stderr must be the error of a bad start.
     disable_progress_bar()
-    _need_folder(arguments.target, "--target")
-    if not arguments.autoregressive:
-        _need_folder(arguments.drafter, "--drafter")
     codec = TextCodec.load(arguments.target)
     target = load_target(
         arguments.target, device=arguments.device, dtype=arguments.dtype, options=options
@@ -152,13 +148,6 @@ def serve(service: Service, arguments: argparse.Namespace, bound: socket.socket 
         sys.stderr.flush()
         os._exit(1)
     return 1 if unfinished or server.crashed or server.force_exit else 0
-
-
-def _need_folder(path: Path, option: str) -> None:
-    if not path.is_dir():
-        raise CheckpointError(
-            f"{path} is not a folder", where=option, fix="name the folder of a checkpoint"
-        )
 
 
 def _address(bound: socket.socket) -> str:

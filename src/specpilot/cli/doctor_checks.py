@@ -18,9 +18,9 @@ from specpilot.controller.trees import tree_hash_of_folder
 from specpilot.core.deployment import Deployment
 from specpilot.core.measurement import Isolation
 from specpilot.core.requests import FinishReason, Request
-from specpilot.engines.client import EngineClient, Vocabulary
+from specpilot.engines.client import EngineClient
 from specpilot.engines.stock_tree import read_stock_tree
-from specpilot.engines.target_folder import model_folder, read_vocabulary
+from specpilot.engines.target_folder import Vocabulary, model_folder, read_vocabulary
 from specpilot.sandbox.devices import device_state
 from specpilot.sandbox.probe import probe
 from specpilot.workload.loading import load_requests

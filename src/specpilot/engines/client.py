@@ -9,7 +9,6 @@ failed outcome.
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -25,6 +24,7 @@ from specpilot.core.requests import FinishReason, Request, RequestOutcome
 from specpilot.engines.archives import ARCHIVE_ERRORS, read_archive, to_edges
 from specpilot.engines.base import Recording
 from specpilot.engines.completions import Completion, judge_completion, parse_completion
+from specpilot.engines.target_folder import Vocabulary
 from specpilot.engines.transport import (
     MAX_ANSWER_BYTES,
     Transport,
@@ -36,19 +36,6 @@ from specpilot.sandbox.foreign import one_line, spoken
 
 _MOST_CANDIDATES = 256
 CLIENT_VERSION = f"specpilot client 1, aiohttp {aiohttp.__version__}"
-
-
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """What the judge knows of the target from its folder, and holds answers against.
-
-    Attributes:
-        size: token ids lie in [0, size).
-        stop_ids: ids that end an output.
-    """
-
-    size: int
-    stop_ids: frozenset[int]
 
 
 class EngineClient:

@@ -17,10 +17,10 @@ from specpilot.core.deployment import Deployment
 from specpilot.core.measurement import DeviceState, Isolation
 from specpilot.core.system import Checkout
 from specpilot.engines.base import Identity
-from specpilot.engines.client import EngineClient, Vocabulary
+from specpilot.engines.client import EngineClient
 from specpilot.engines.embedded_server import EmbeddedServer, LaunchFolders, check_health
 from specpilot.engines.stock_tree import read_stock_tree
-from specpilot.engines.target_folder import FolderHashes, model_folder, read_vocabulary
+from specpilot.engines.target_folder import FolderHashes, Vocabulary, model_folder, read_vocabulary
 from specpilot.sandbox.devices import device_nodes, device_state
 from specpilot.sandbox.environment import server_environment
 from specpilot.sandbox.policy import HOME, Bind, Policy, Role, interpreter_binds, without_judge

@@ -1,14 +1,27 @@
 """What the judge reads of a model's folder by itself: stop tokens, vocabulary, limits, hashes."""
 
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 
 from specpilot.core.errors import SpecPilotError
 from specpilot.core.record import file_hash, read_json_object
-from specpilot.engines.client import Vocabulary
 
 _FIX = "restore the model folder"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What the judge knows of the target from its folder, and holds answers against.
+
+    Attributes:
+        size: token ids lie in [0, size).
+        stop_ids: ids that end an output.
+    """
+
+    size: int
+    stop_ids: frozenset[int]
 
 
 def model_folder(model: str) -> Path:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from scipy import stats as distributions
+from scipy import special
 
 Cluster = tuple[int, int]
 """(events, trials) of one request."""
@@ -16,7 +16,7 @@ def event_rate_p_value(
     """Chance of at least `new_events` if events are as frequent per token as stock's.
 
     Exact and one-sided: given the sum of both counts, the new one is binomial with the new
-    tokens' share of all tokens. 1 without events.
+    tokens' share of all tokens; its tail is an incomplete beta function. 1 without events.
 
     Raises:
         ValueError: events, but no tokens on one of the sides.
@@ -26,8 +26,7 @@ def event_rate_p_value(
     if new_tokens <= 0 or stock_tokens <= 0:
         raise ValueError("events are compared per token: both sides need tokens")
     share = new_tokens / (new_tokens + stock_tokens)
-    total = new_events + stock_events
-    return float(distributions.binom.sf(new_events - 1, total, share))
+    return float(special.betainc(new_events, stock_events + 1, share))
 
 
 def clustered_rate_difference(
@@ -48,7 +47,7 @@ def clustered_rate_difference(
     if total == 0:
         return difference, difference
     free = total**2 / (variance**2 / (count - 1) + base_variance**2 / (base_count - 1))
-    width = float(distributions.t.ppf((1 + CONFIDENCE) / 2, free)) * math.sqrt(total)
+    width = float(special.stdtrit(free, (1 + CONFIDENCE) / 2)) * math.sqrt(total)
     return difference - width, difference + width
 
 

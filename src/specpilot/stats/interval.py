@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 import numpy as np
-from scipy import stats as distributions
+from scipy import special
 
 from specpilot.core.verdict import Interval
 
@@ -40,7 +40,7 @@ def _half_width(groups: Sequence[Sequence[float]]) -> float:
         return 0.0
     # Shares, since the square of a tiny variance underflows.
     free = 1 / math.fsum((term / total) ** 2 / own for term, own in terms)
-    quantile = float(distributions.t.ppf((1 + CONFIDENCE) / 2, free))
+    quantile = float(special.stdtrit(free, (1 + CONFIDENCE) / 2))
     return quantile * math.sqrt(total) / len(groups)
 
 

@@ -1,6 +1,7 @@
 """The command: bad starts end with one line, a good one serves until it is told to end."""
 
 import errno
+import gc
 import http.client
 import json
 import signal
@@ -52,6 +53,7 @@ def test_a_bad_start_ends_with_one_line(
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 1 and lines[0].startswith("error: ")
     assert message in lines[0]
+    assert gc.isenabled()
 
 
 def test_a_port_in_use_ends_with_one_line(target_folder, capfd):

@@ -12,7 +12,8 @@ import numpy as np
 from aiohttp import web
 
 from specpilot.core.requests import Request, RequestOutcome
-from specpilot.engines.client import EngineClient, Vocabulary
+from specpilot.engines.client import EngineClient
+from specpilot.engines.target_folder import Vocabulary
 
 VOCABULARY = Vocabulary(size=100, stop_ids=frozenset({9}))
 REQUEST = Request(id="a/0", benchmark="a", prompt_token_ids=(1, 2), max_new_tokens=4)
