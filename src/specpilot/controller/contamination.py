@@ -1,14 +1,14 @@
 """Whether a commit carries requests or their answers: as text, as token ids, or plainly encoded.
 
 Compared are letters and digits alone, so that quoting, line breaks and case hide nothing, and runs
-of integers, however they are written. A table behind an encoding that is not tried here passes; the
-sealed final on prompts that nobody has is what stops it.
+of integers, however they are written. What Python's standard library says too, such as how a
+program reads its arguments, is no copy. A table behind an encoding that is not tried here passes;
+the sealed final on prompts that nobody has is what stops it.
 """
 
 import base64
 import binascii
 import re
-import unicodedata
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from specpilot.controller.plain_text import plain, standard_library
 from specpilot.controller.trees import ForbiddenPath
 
 TEXT_LENGTH = 48
@@ -33,7 +34,6 @@ _DIFFERENT = 6
 _DIFFERENT_SIGNS, _DIFFERENT_SIGNS_WHOLE = 12, 11
 """More than there are digits: counting up is no copy. Prose has 13 to 17 in a window."""
 _LARGEST_DECODED = 1 << 20
-_ESCAPES = re.compile(r"\\[abfnrtv'\"\\]")
 _NUMBERS = re.compile(r"0[xX][0-9a-fA-F]{1,8}|[0-9]{1,9}")
 _SEAMS = re.compile(rb"""['"]\s*\\?\s*\+?\s*[bruBRU]*['"]""")
 _ENCODED = re.compile(rb"[A-Za-z0-9+/_-]{48,}={0,2}")
@@ -62,18 +62,17 @@ class Fingerprints:
         """What the content repeats, in a few words; None where it repeats nothing."""
         for view in _views(content):
             text = view.decode(errors="replace")
-            if self._repeats_text(_plain(text)):
+            if any(hit not in standard_library() for hit in self._shared_texts(plain(text))):
                 return "the text of a request or an answer"
             if self.ids and any(self._repeats_ids(run) for run in _runs(text, view)):
                 return "the token ids of a request or an answer"
         return None
 
-    def _repeats_text(self, plain: str) -> bool:
-        width = _TEXT_WINDOW
-        return any(short in plain for short in self.whole) or (
-            bool(self.texts)
-            and any(plain[i : i + width] in self.texts for i in range(len(plain) - width + 1))
-        )
+    def _shared_texts(self, text: str) -> Iterator[str]:
+        yield from (short for short in self.whole if short in text)
+        windows = (text[i : i + _TEXT_WINDOW] for i in range(len(text) - _TEXT_WINDOW + 1))
+        if self.texts:
+            yield from (window for window in windows if window in self.texts)
 
     def _repeats_ids(self, run: Sequence[int]) -> bool:
         width = _TOKEN_WINDOW
@@ -94,19 +93,19 @@ def fingerprints(groups: Iterable[Sequence[Exchange]], stock: Iterable[bytes]) -
     whole: set[str] = set()
     ids: set[tuple[int, ...]] = set()
     for group in groups:
-        for plain in _without_frame([_plain(item.text) for item in group]):
-            texts |= _windows(plain, _TEXT_WINDOW, _TEXT_STEP)
-            if SHORTEST_TEXT <= len(plain) < _TEXT_WINDOW:
-                whole.add(plain)
+        for text in _without_frame([plain(item.text) for item in group]):
+            texts |= _windows(text, _TEXT_WINDOW, _TEXT_STEP)
+            if SHORTEST_TEXT <= len(text) < _TEXT_WINDOW:
+                whole.add(text)
         for run in _without_frame([item.ids for item in group]):
             ids |= _windows(run, _TOKEN_WINDOW, _TOKEN_STEP)
     texts = {window for window in texts if len(set(window)) >= _DIFFERENT_SIGNS}
     whole = {short for short in whole if len(set(short)) >= _DIFFERENT_SIGNS_WHOLE}
     ids = {window for window in ids if len(set(window)) >= _DIFFERENT}
     for content in stock:
-        plain = _plain(content.decode(errors="replace"))
-        texts -= {plain[i : i + _TEXT_WINDOW] for i in range(len(plain))}
-        whole -= {short for short in whole if short in plain}
+        held = plain(content.decode(errors="replace"))
+        texts -= {held[i : i + _TEXT_WINDOW] for i in range(len(held))}
+        whole -= {short for short in whole if short in held}
     return Fingerprints(frozenset(texts), frozenset(whole), frozenset(ids))
 
 
@@ -125,11 +124,6 @@ def check_content(path: str, content: bytes, known: Fingerprints) -> None:
         raise ForbiddenPath("holds null bytes", where=path, fix=fix)
     if (what := known.found_in(content)) is not None:
         raise ForbiddenPath(f"repeats {what}", where=path, fix=fix)
-
-
-def _plain(text: str) -> str:
-    spaced = _ESCAPES.sub(" ", unicodedata.normalize("NFKC", text))
-    return "".join(filter(str.isalnum, spaced.casefold()))
 
 
 def _without_frame(items: Sequence[Run]) -> list[Run]:
