@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from specpilot.cli.claim import claimed
 from specpilot.cli.demo_model import TARGET_FOLDER, find_drafter, prepare_target
 from specpilot.cli.load import note_load
 from specpilot.cli.models import require_models
@@ -70,8 +71,10 @@ def command(
     require_models(deployment)
     note_load(deployment, "--threads")
     set_earlier_demo_aside(run)
-    create_run(deployment, run)
-    raise Finished(run_and_report(run, as_json=as_json))
+    with claimed(run, make=True):
+        create_run(deployment, run)
+        code = run_and_report(run, as_json=as_json)
+    raise Finished(code)
 
 
 def demo_deployment(
@@ -127,6 +130,11 @@ def set_earlier_demo_aside(folder: Path) -> None:
     """
     if not folder.exists():
         return
+    with claimed(folder):
+        _move_aside(folder)
+
+
+def _move_aside(folder: Path) -> None:
     path = folder / DEPLOYMENT_FILE
     if not path.is_file() or not _is_demo(load_deployment(path)):
         raise Refused("is not an earlier demo", where=str(folder), fix="give another --run")

@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specpilot.cli.claim import claimed
+from specpilot.cli.load import note_load
 from specpilot.cli.output import Finished, print_json, say
 from specpilot.cli.runs import DEPLOYMENT_FILE, controller_process, require_run
+from specpilot.core.deployment import load_deployment
 from specpilot.core.errors import DamagedRun, ExitCode, Refused, SpecPilotError
 
 if TYPE_CHECKING:
@@ -31,7 +34,9 @@ def command(
             where=str(run),
             fix="wait for the run's end, or stop it",
         )
-    result = asyncio.run(force_run(run, outputs, system))
+    with claimed(run):
+        note_load(load_deployment(run / DEPLOYMENT_FILE))
+        result = asyncio.run(force_run(run, outputs, system))
     if as_json:
         print_json(result.to_json())
     else:
@@ -50,7 +55,6 @@ async def force_run(run: Path, outputs: Path | None, system: str) -> "ForcingRes
     from specpilot.controller.outcomes import require_answers
     from specpilot.controller.servers import Arena, serving
     from specpilot.controller.systems import SystemRepository
-    from specpilot.core.deployment import load_deployment
     from specpilot.engines.embedded import EmbeddedAdapter
     from specpilot.forcing.outputs import outputs_of, read_outputs
     from specpilot.forcing.reference import StockReference

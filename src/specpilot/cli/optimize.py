@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from specpilot.cli.claim import claimed
 from specpilot.cli.display import choose_display
 from specpilot.cli.drive import controller_log, drive
 from specpilot.cli.earlier_runs import expected_unit
@@ -40,8 +41,10 @@ def command(
     require_free(folder)
     require_models(chosen)
     note_load(chosen)
-    create_run(chosen, folder)
-    raise Finished(run_and_report(folder, as_json=as_json))
+    with claimed(folder, make=True):
+        create_run(chosen, folder)
+        code = run_and_report(folder, as_json=as_json)
+    raise Finished(code)
 
 
 def run_and_report(folder: Path, *, as_json: bool) -> int:

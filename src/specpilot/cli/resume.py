@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from specpilot.cli.claim import claimed
+from specpilot.cli.load import note_load
 from specpilot.cli.optimize import run_and_report
 from specpilot.cli.output import Finished
 from specpilot.cli.runs import (
@@ -29,6 +31,23 @@ def command(
     # A run that failed before its first line may be tried again as it is.
     if not (run / JOURNAL_FILE).is_file():
         require_run(run)
+    with claimed(run):
+        _require_idle(run)
+        path = run / DEPLOYMENT_FILE
+        deployment = load_deployment(path)
+        limits = {"max_rounds": rounds, "max_gpu_hours": max_gpu_hours, "max_usd": max_usd}
+        changed: dict[str, Any] = {k: value for k, value in limits.items() if value is not None}
+        if changed:
+            table = deployment.model_dump(mode="json", exclude_none=True)
+            table["budget"] |= changed
+            write_deployment(parse_deployment(table, where="command line"), path)
+        note_load(deployment)
+        code = run_and_report(run, as_json=as_json)
+    raise Finished(code)
+
+
+def _require_idle(run: Path) -> None:
+    """A controller may outlive the command that started it for the seconds that it takes to end."""
     alive = controller_process(run)
     if alive is not None:
         raise Refused(
@@ -36,11 +55,3 @@ def command(
             where=str(run),
             fix=f"watch it with 'specpilot status {run}'",
         )
-    path = run / DEPLOYMENT_FILE
-    limits = {"max_rounds": rounds, "max_gpu_hours": max_gpu_hours, "max_usd": max_usd}
-    changed: dict[str, Any] = {key: value for key, value in limits.items() if value is not None}
-    if changed:
-        table = load_deployment(path).model_dump(mode="json", exclude_none=True)
-        table["budget"] |= changed
-        write_deployment(parse_deployment(table, where="command line"), path)
-    raise Finished(run_and_report(run, as_json=as_json))
