@@ -33,6 +33,9 @@ UNSETTLED = frozenset(
     }
 )
 """A direction that ended so said nothing about its mechanism: a later round may try it again."""
+ON_ITS_BASE = frozenset({Reason.CLOSED_ON_BOUND, Reason.BELOW_THRESHOLD})
+"""A direction that ended so gained too little over what it started from: packed weights lose in
+eager passes, which wait for the host, and gain in captured ones."""
 TREE_OPTIONS = frozenset({"tree", "positions", "nodes"})
 
 
@@ -211,7 +214,11 @@ def _order(plan: DirectionPlan, ceiling: CeilingFacts) -> tuple[float, bool, flo
 
 def _settled(mechanism: str, facts: PlanningFacts) -> bool:
     earlier = [item for item in facts.history if item.mechanism == mechanism]
-    return any(item.promoted or item.reason not in UNSETTLED for item in earlier)
+    return any(
+        item.promoted
+        or not (item.reason in UNSETTLED or (item.reason in ON_ITS_BASE and not item.same_base))
+        for item in earlier
+    )
 
 
 def _gain(ceiling: CeilingFacts, speed: float) -> float:

@@ -130,6 +130,8 @@ class DirectionHistory(Record):
     reason: str
     headroom: Finite | None = None
     promoted: bool
+    same_base: bool
+    """Whether it started from what is the best now."""
 
 
 class PlanningFacts(Record):

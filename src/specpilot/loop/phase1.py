@@ -31,6 +31,7 @@ def planning_facts(run: Run, action: PlanDirections) -> PlanningFacts:
             reason=item.closed.reason,
             headroom=item.closed.headroom,
             promoted=item.promoted is not None,
+            same_base=item.base == run.best.commit,
         )
         for item in run.state.directions.values()
         if item.closed is not None

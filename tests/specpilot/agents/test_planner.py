@@ -117,25 +117,32 @@ def test_prepacking_is_for_the_cpu_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "promoted", "again"),
+    ("reason", "promoted", "again", "again_on_another_base"),
     [
-        (Reason.CLOSED_ON_BOUND, False, False),
-        (Reason.SIGNIFICANT_GAIN, True, False),
-        (Reason.FORCING_EVENTS, False, False),
-        (Reason.BELOW_THRESHOLD, False, False),
-        (Reason.LOW_POWER, False, True),
-        (Reason.ENGINE_FAILURE, False, True),
-        (Reason.AGENT_ENDED, False, True),
+        (Reason.CLOSED_ON_BOUND, False, False, True),
+        (Reason.SIGNIFICANT_GAIN, True, False, False),
+        (Reason.FORCING_EVENTS, False, False, False),
+        (Reason.BELOW_THRESHOLD, False, False, True),
+        (Reason.LOW_POWER, False, True, True),
+        (Reason.ENGINE_FAILURE, False, True, True),
+        (Reason.AGENT_ENDED, False, True, True),
     ],
 )
 def test_a_settled_mechanism_is_not_opened_again(
-    reason: Reason, promoted: bool, again: bool
+    reason: Reason, promoted: bool, again: bool, again_on_another_base: bool
 ) -> None:
     history = DirectionHistory(
-        id="r1-x", round=1, mechanism="fused_projections", reason=reason, promoted=promoted
+        id="r1-x",
+        round=1,
+        mechanism="fused_projections",
+        reason=reason,
+        promoted=promoted,
+        same_base=True,
     )
-    planned = mechanisms(facts_of(round=2, history=(history,)))
-    assert ("fused_projections" in planned) is again
+    moved = history.model_copy(update={"same_base": False})
+    for item, expected in ((history, again), (moved, again_on_another_base)):
+        planned = mechanisms(facts_of(round=2, history=(item,)))
+        assert ("fused_projections" in planned) is expected
 
 
 def test_memory_comes_first_within_its_family_and_is_named() -> None:

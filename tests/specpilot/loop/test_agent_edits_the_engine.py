@@ -100,7 +100,7 @@ def attempts(state: RunState) -> list[AttemptJudged]:
 def test_a_lossy_edit_that_looks_faster_is_refused_by_token_forcing(state: RunState) -> None:
     verdict = attempts(state)[0].verdict
 
-    assert verdict.gain is not None and verdict.threshold is not None
+    assert verdict.gain is not None and verdict.threshold is not None, verdict
     assert verdict.gain.overall.low > 1 + verdict.threshold, "only forcing stands in its way"
     assert verdict.kind is VerdictKind.NOT_PROMOTED
     assert verdict.reason in (Reason.FORCING_RATE, Reason.FORCING_EVENTS)
@@ -110,5 +110,5 @@ def test_a_sound_edit_is_promoted(state: RunState) -> None:
     judged = attempts(state)[1]
     promoted = state.directions["useless-drafter"].promoted
 
-    assert promoted is not None and promoted.system == judged.system
+    assert promoted is not None and promoted.system == judged.system, judged.verdict
     assert judged.forcing is not None and judged.forcing.mismatches == 0
