@@ -59,22 +59,35 @@ def test_records_are_those_of_the_weights(kind):
         assert tau["best_first/7/32"] <= tau["oracle/7"]
 
 
-@pytest.mark.model
-@pytest.mark.skipif(not TARGET.is_dir(), reason="needs the prepared SmolLM2 folder under models/")
-@pytest.mark.parametrize("kind", sorted(PARAMETERS))
-def test_it_drafts_well_for_its_target(kind):
+@pytest.fixture(scope="module")
+def prompts():
+    """Token ids of the two requests."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(TARGET, local_files_only=True)
-    target = load_target(TARGET)
+    texts = [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False
+        )
+        for prompt in PROMPTS
+    ]
+    return [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+
+
+@pytest.fixture(scope="module")
+def target():
+    return load_target(TARGET)
+
+
+@pytest.mark.model
+@pytest.mark.skipif(not TARGET.is_dir(), reason="needs the prepared SmolLM2 folder under models/")
+@pytest.mark.parametrize("kind", sorted(PARAMETERS))
+def test_it_drafts_well_for_its_target(kind, prompts, target):
     drafter = load_drafter(kind, _folder(kind), target)
     target.taps = drafter.taps
     engine = Engine(target, drafter)
-    for prompt in PROMPTS:
-        text = tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False
-        )
-        session = engine.start(tokenizer.encode(text, add_special_tokens=False), 64)
+    for prompt in prompts:
+        session = engine.start(prompt, 64)
         while session.finish_reason is None:
             session.step()
     assert engine.counters.emitted_tokens / engine.counters.steps > TAU[kind]

@@ -68,29 +68,45 @@ def test_what_the_system_refuses_is_one_line_of_front_and_controller(
         assert all(part in text for part in parts)
 
 
-@pytest.mark.parametrize("kibibytes", [1, 8])
-def test_a_full_disk_is_one_line_and_loses_nothing(kibibytes: int, work: Path) -> None:
-    """1 KiB holds no line of the journal, 8 KiB some lines but not the first recordings."""
-    folder = work / "made"
-    simulation.write_deployment(folder, simulation.deployment_of(platform=PLAIN))
+def play(folder: Path, *arguments: str, kibibytes: int | None = None) -> tuple[int, str]:
+    """Exit code and standard error of the command in a folder, where files may grow only so far."""
 
-    def play(*arguments: str, full: bool) -> tuple[int, str]:
-        def limited() -> None:
+    def limited() -> None:
+        if kibibytes is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (kibibytes << 10, kibibytes << 10))
 
-        done = subprocess.run(
-            [*COMMAND, *arguments], capture_output=True, text=True, check=False,
-            preexec_fn=limited if full else None,
-        )  # fmt: skip
-        return done.returncode, done.stderr
+    done = subprocess.run(
+        [*COMMAND, *arguments], cwd=folder, capture_output=True, text=True, check=False,
+        preexec_fn=limited,
+    )  # fmt: skip
+    return done.returncode, done.stderr
 
-    code, said = play("optimize", "made/deployment.toml", "--run", "a", full=True)
+
+def write_simulated(folder: Path) -> None:
+    """`made/deployment.toml` of a short simulated run."""
+    deployment = simulation.deployment_of(platform=PLAIN)
+    simulation.write_deployment(folder / "made", deployment)
+
+
+@pytest.fixture(scope="module")
+def code_of_a_whole_run(tmp_path_factory: pytest.TempPathFactory) -> int:
+    folder = tmp_path_factory.mktemp("whole")
+    write_simulated(folder)
+    return play(folder, "optimize", "made/deployment.toml", "--run", "b")[0]
+
+
+@pytest.mark.parametrize("kibibytes", [1, 8])
+def test_a_full_disk_is_one_line_and_loses_nothing(
+    kibibytes: int, work: Path, code_of_a_whole_run: int
+) -> None:
+    """1 KiB holds no line of the journal, 8 KiB some lines but not the first recordings."""
+    write_simulated(work)
+    optimize = ("optimize", "made/deployment.toml", "--run", "a")
+    code, said = play(work, *optimize, kibibytes=kibibytes)
     assert (code, said.count("\n")) == (1, 1)
     assert "File too large" in said
     assert "free disk space" in said
-    resumed, _ = play("resume", "a", full=False)
-    whole, _ = play("optimize", "made/deployment.toml", "--run", "b", full=False)
-    assert resumed == whole
+    assert play(work, "resume", "a")[0] == code_of_a_whole_run
     kinds = [line.kind for line in Follower(work / "a/journal.jsonl").new_lines()]
     assert kinds[-1] == "run_finished"
 

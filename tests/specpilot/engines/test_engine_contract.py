@@ -47,7 +47,7 @@ def serve(subject: Subject, action: Callable[[RunningEngine], Awaitable[None]]) 
     asyncio.run(play())
 
 
-def test_a_thawed_server_answers_as_before(subject: Subject) -> None:
+def test_a_frozen_server_is_not_asked_and_answers_as_before_when_thawed(subject: Subject) -> None:
     request = subject[2]
 
     async def action(server: RunningEngine) -> None:
@@ -60,16 +60,6 @@ def test_a_thawed_server_answers_as_before(subject: Subject) -> None:
             await server.thaw()
             again = await server.generate(request)
             assert again.output_token_ids == before.output_token_ids
-        await server.flush()
-        assert (await server.counters()).emitted_tokens == 0
-
-    serve(subject, action)
-
-
-def test_asking_a_frozen_server_is_the_callers_error(subject: Subject) -> None:
-    request = subject[2]
-
-    async def action(server: RunningEngine) -> None:
         await server.freeze()
         for ask in (
             lambda: server.generate(request),
@@ -82,5 +72,9 @@ def test_asking_a_frozen_server_is_the_callers_error(subject: Subject) -> None:
         ):
             with pytest.raises(ValueError, match="frozen"):
                 await ask()
+        await server.thaw()
+        await server.flush()
+        assert (await server.counters()).emitted_tokens == 0
+        await server.freeze()
 
     serve(subject, action)
