@@ -27,6 +27,7 @@ from specengine.trees import (
     Sequoia,
     StepCost,
     TreeBuilder,
+    build_best_first,
     build_shared,
 )
 
@@ -129,6 +130,47 @@ def gpu_rows(arguments: argparse.Namespace) -> list[dict[str, object]]:
     return rows
 
 
+def handover_rows(arguments: argparse.Namespace) -> list[dict[str, object]]:
+    """Microseconds on the clock from a step's scores on the GPU to its tree's rows on the host, by
+    the host's builder and by the kernel (option `device_tree`); medians over rounds."""
+    import torch
+    from gpu_timing import spread
+
+    from specengine.decoding.device_trees import build_on_device
+    from specengine.drafters.base import DeviceLattice
+
+    def on_host(lattice: DeviceLattice, nodes: int) -> None:
+        build_best_first(lattice.on_host(), 1, nodes)
+
+    def on_device(lattice: DeviceLattice, nodes: int) -> None:
+        build_on_device(lattice, 1, arguments.positions, nodes)
+
+    arms = {"host": on_host, "device": on_device}
+    rows: list[dict[str, object]] = []
+    for nodes, sure in itertools.product(BUDGETS, SPREADS):
+        drawn = draw(arguments.count, arguments.positions, arguments.candidates, sure)
+        lattices = [
+            DeviceLattice(torch.from_numpy(item.ids).cuda(), torch.from_numpy(item.edge).cuda())
+            for item in drawn
+        ]
+        times: dict[str, list[float]] = {name: [] for name in arms}
+        for _ in range(arguments.rounds):
+            for name, build in arms.items():
+                torch.cuda.synchronize()
+                start = time.perf_counter()
+                for lattice in lattices:
+                    build(lattice, nodes)
+                times[name].append(1e6 * (time.perf_counter() - start) / len(lattices))
+        found = {name: spread(values) for name, values in times.items()}
+        rows.append({"nodes": nodes, "spread": sure, "microseconds": found})
+        shown = "  ".join(
+            f"{name} {t['median']:8.1f} [{t['low']:.1f}, {t['high']:.1f}]"
+            for name, t in found.items()
+        )
+        print(f"  N={nodes:3} spread {sure:.0f}   {shown}")
+    return rows
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -145,6 +187,8 @@ def main() -> None:
         device = torch.cuda.get_device_name()
         print(f"{device}: microseconds per build in a CUDA graph, median [low, high]")
         found = {"device": device, "torch": torch.__version__, "builds": gpu_rows(arguments)}
+        print("microseconds from scores on the GPU to rows on the host, median [low, high]")
+        found["handover"] = handover_rows(arguments)
         if arguments.json:
             write("trees_gpu", found)
         return

@@ -17,6 +17,7 @@ MECHANISMS = (
     *(kind.mechanism for kind in TREES.values()),
     "sampled_chain",
     "own_tree",
+    "device_tree",
     "ngram_chain",
     "confidence_cut",
     "extended_positions",

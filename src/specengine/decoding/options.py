@@ -18,7 +18,16 @@ CHAINS = frozenset({"chain", "sampled_chain"})
 DRAWN_OR_GROWN = ("sampled_chain", "own")
 """Drafts that no builder makes from a lattice."""
 STEP_OPTIONS = frozenset(
-    {"tree", "tree_file", "tree_temperature", "positions", "nodes", "confidence", "ngram"}
+    {
+        "tree",
+        "tree_file",
+        "tree_temperature",
+        "device_tree",
+        "positions",
+        "nodes",
+        "confidence",
+        "ngram",
+    }
 )
 """Options that the step reads anew; the others shape the layers when a model is loaded."""
 
@@ -44,6 +53,10 @@ class EngineOptions(BaseModel):
     tree_file: str = ""
     """Parameters of a `calibrated`, `sequoia` or `caddtree` tree, as `specpilot replay --fit`
     writes them; relative to the folder of this file."""
+
+    device_tree: bool = False
+    """Build best-first trees on the GPU, where the drafter's scores are, instead of on the host;
+    the trees are the same. For best-first trees at temperature 1 of at most 64 nodes."""
 
     positions: int = Field(default=0, ge=0, le=64)
     """Drafted positions per step; 0 means the drafter's trained block."""

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from specengine.decoding.counters import EngineCounters
+from specengine.decoding.device_trees import build_on_device, require_device_tree
 from specengine.decoding.options import DRAWN_OR_GROWN, EngineOptions
 from specengine.decoding.sampled_chain import SampledChain, draw_chain
 from specengine.decoding.sampling import Sampler
 from specengine.decoding.slots import Slot
-from specengine.drafters.base import ConfidentDrafter, GrowingDrafter
+from specengine.drafters.base import ConfidentDrafter, DeviceDrafter, GrowingDrafter
 from specengine.drafters.ngram import attach_chain
 from specengine.errors import OptionError
 from specengine.lattice import Lattice
@@ -76,6 +77,9 @@ class LatticeProposer:
                 fix="give at least 2, or start the engine without a drafter",
             )
         self.max_rows = self._nodes
+        self._on_device: DeviceDrafter | None = None
+        if options.device_tree:
+            self._on_device = require_device_tree(drafter, options, self.positions, self._nodes)
 
     def propose(
         self, slot: Slot, anchor: int, depth: int, sampler: Sampler | None = None
@@ -85,6 +89,8 @@ class LatticeProposer:
             return root_only(anchor)
         if self._tree == "own":
             tree = self._grow(slot, anchor, depth)
+        elif self._on_device is not None:
+            tree = self._build_there(self._on_device, slot, anchor, depth)
         elif (lattice := self._cut_draft(slot, anchor)).positions == 0:
             tree = root_only(anchor)
         else:
@@ -98,8 +104,7 @@ class LatticeProposer:
         assert slot.state is not None
         with self._counters.timed("draft"):
             lattice = self._drafter.draft(slot.state, anchor, positions)
-        if positions > self._drafter.trained_positions:
-            self._counters.activations["extended_positions"] += 1
+        self._count_positions(positions)
         return lattice
 
     def build(
@@ -136,6 +141,23 @@ class LatticeProposer:
                 fix="leave it at 0, or use a DSpark drafter",
             )
         self._drafter.require_confidence()
+
+    def _build_there(
+        self, drafter: DeviceDrafter, slot: Slot, anchor: int, depth: int
+    ) -> DraftTree:
+        assert slot.state is not None
+        with self._counters.timed("draft"):
+            lattice = drafter.draft_on_device(slot.state, anchor, self.positions)
+        self._count_positions(self.positions)
+        with self._counters.timed("build"):
+            tree = build_on_device(lattice, anchor, depth, self._nodes)
+        self._counters.activations[self._mechanism] += 1
+        self._counters.activations["device_tree"] += 1
+        return tree
+
+    def _count_positions(self, positions: int) -> None:
+        if positions > self._drafter.trained_positions:
+            self._counters.activations["extended_positions"] += 1
 
     def _grow(self, slot: Slot, anchor: int, depth: int) -> DraftTree:
         assert isinstance(self._drafter, GrowingDrafter)

@@ -1,5 +1,6 @@
 """What the engine needs of a drafter."""
 
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -8,6 +9,23 @@ from numpy.typing import NDArray
 
 from specengine.lattice import Lattice
 from specengine.trees import DraftTree
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLattice:
+    """A `Lattice` where the drafter computed it; its scores are finite.
+
+    Attributes:
+        ids: int64 [D, K], contiguous.
+        edge: float32 [D, K, K] in nats, contiguous.
+    """
+
+    ids: torch.Tensor
+    edge: torch.Tensor
+
+    def on_host(self) -> Lattice:
+        """The same numbers as arrays."""
+        return Lattice(ids=self.ids.cpu().numpy(), edge=self.edge.cpu().numpy())
 
 
 class DrafterState(Protocol):
@@ -54,6 +72,23 @@ class Drafter(Protocol):
 
     def parameter_bytes(self) -> int:
         """Bytes of weights that one call reads, the shared LM head excluded."""
+        ...
+
+
+@runtime_checkable
+class DeviceDrafter(Protocol):
+    """A drafter whose lattices can stay on its device, for trees that are built there."""
+
+    device: torch.device
+    candidates_per_position: int
+    """K of its lattices."""
+
+    def draft_on_device(self, state: DrafterState, anchor: int, positions: int) -> DeviceLattice:
+        """As `Drafter.draft`, which gives the same numbers.
+
+        Raises:
+            NumericError: the drafter produced non-finite logits.
+        """
         ...
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from specengine.drafters.base import DeviceLattice
 from specengine.drafters.driven import NetworkDrafter, require_positions, require_room
 from specengine.drafters.network import BlockNetwork
 from specengine.drafters.records import BlockConfig
@@ -39,7 +40,7 @@ class ContextCache:
 
 
 class BlockDrafter(NetworkDrafter):
-    """What the block drafters share; a kind adds `lattice`."""
+    """What the block drafters share; a kind adds `scored`."""
 
     kind: str
     network: BlockNetwork
@@ -78,7 +79,15 @@ class BlockDrafter(NetworkDrafter):
         hidden = self.predicting_rows(state, anchor, positions)
         return self.lattice(hidden, anchor)
 
+    def draft_on_device(self, state: ContextCache, anchor: int, positions: int) -> DeviceLattice:
+        """See `DeviceDrafter.draft_on_device`."""
+        return self.scored(self.predicting_rows(state, anchor, positions), anchor)
+
     def lattice(self, hidden: torch.Tensor, anchor: int) -> Lattice:
+        """What `scored` gives, as arrays."""
+        return self.scored(hidden, anchor).on_host()
+
+    def scored(self, hidden: torch.Tensor, anchor: int) -> DeviceLattice:
         """The kind's own part: candidates and edges from rows [D, d]."""
         raise TypeError(f"{type(self).__name__} proposes no lattice")
 

@@ -3,10 +3,10 @@
 import torch
 from torch import nn
 
+from specengine.drafters.base import DeviceLattice
 from specengine.drafters.records import DraftConfig
 from specengine.drafters.vocabulary import DraftTarget, DraftVocabulary
 from specengine.errors import NumericError, RequestError
-from specengine.lattice import Lattice
 from specengine.models.linear import PrepackedLinear
 
 
@@ -69,7 +69,7 @@ def require_positions(positions: int) -> None:
         )
 
 
-def as_lattice(ids: torch.Tensor, scores: torch.Tensor, kind: str) -> Lattice:
+def as_lattice(ids: torch.Tensor, scores: torch.Tensor, kind: str) -> DeviceLattice:
     """Normalise scores over the candidates.
 
     Args:
@@ -86,4 +86,4 @@ def as_lattice(ids: torch.Tensor, scores: torch.Tensor, kind: str) -> Lattice:
             "produced non-finite scores", where=f"drafter {kind}",
             fix="run it in bfloat16 or float32 and check its weights",
         )  # fmt: skip
-    return Lattice(ids=ids.cpu().numpy().astype("int64"), edge=edge.cpu().numpy().astype("float32"))
+    return DeviceLattice(ids=ids.contiguous(), edge=edge.float().contiguous())

@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from specengine.drafters.base import DeviceLattice
 from specengine.drafters.block import BlockDrafter, ContextCache
 from specengine.drafters.candidates import top_candidates
 from specengine.drafters.driven import as_lattice
@@ -47,15 +48,21 @@ class DSparkDrafter(BlockDrafter):
         super().__init__(network, target)
         self.candidates = candidates
 
+    @property
+    def candidates_per_position(self) -> int:
+        """See `DeviceDrafter`; an `rnn` head's draft is a chain."""
+        chain = self.network.markov_head.head_type == "rnn"
+        return 1 if chain else min(CANDIDATES, self.vocabulary.size)
+
     @torch.inference_mode()
-    def lattice(self, hidden: torch.Tensor, anchor: int) -> Lattice:
+    def scored(self, hidden: torch.Tensor, anchor: int) -> DeviceLattice:
         """Candidates and biased scores of rows [D, d]; see `Drafter.draft`.
 
         Raises:
             NumericError: non-finite logits.
         """
         unary = self.unary(hidden)
-        count = min(CANDIDATES, self.vocabulary.size)
+        count = self.candidates_per_position
         head = self.network.markov_head
         if head.head_type == "rnn":
             ids = self._walk(unary, hidden, anchor, 1)

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
+from specengine.drafters.base import DeviceLattice
 from specengine.drafters.candidates import top_candidates
 from specengine.drafters.driven import (
     NetworkDrafter,
@@ -99,16 +100,25 @@ class Eagle3Drafter(NetworkDrafter):
         fresh = torch.from_numpy(np.ascontiguousarray(tokens)).to(self.device)
         state.tokens = torch.cat((state.tokens, fresh))
 
-    @torch.inference_mode()
+    @property
+    def candidates_per_position(self) -> int:
+        """See `DeviceDrafter`."""
+        return min(BRANCHES, self.vocabulary.size)
+
     def draft(self, state: Eagle3State, anchor: int, positions: int) -> Lattice:
-        """See `Drafter.draft` and the module.
+        """See `Drafter.draft` and `draft_on_device`."""
+        return self.draft_on_device(state, anchor, positions).on_host()
+
+    @torch.inference_mode()
+    def draft_on_device(self, state: Eagle3State, anchor: int, positions: int) -> DeviceLattice:
+        """See `DeviceDrafter.draft_on_device` and the module.
 
         Raises:
             RequestError: no position, or more than 64.
             NumericError: non-finite logits.
         """
         steps = Steps(self, state, anchor, positions)
-        count = min(BRANCHES, self.vocabulary.size)
+        count = self.candidates_per_position
         logits, hidden = steps.first()
         scores = logits.log_softmax(-1)
         total, ids = top_candidates(scores, count)
@@ -140,7 +150,7 @@ class Eagle3Drafter(NetworkDrafter):
             NumericError: non-finite logits.
         """
         steps = Steps(self, state, anchor, positions)
-        branches = min(BRANCHES, self.vocabulary.size)
+        branches = self.candidates_per_position
         return grown_tree(steps, self.vocabulary, anchor, positions, nodes, branches)
 
 

@@ -126,7 +126,7 @@ def random_drafter() -> Callable[[Target], DFlash2Drafter]:
             target_layer_ids=(0,),
         )
         torch.manual_seed(3)
-        return DFlash2Drafter(DFlash2Network(config).eval(), target)
+        return DFlash2Drafter(DFlash2Network(config).eval().to(target.device), target)
 
     return make
 

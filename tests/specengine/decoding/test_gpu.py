@@ -33,6 +33,32 @@ def test_drafts_give_the_ar_text(family, options, tiny_model, knowing_drafter, r
     assert recording.tokens.tolist() == output
 
 
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("nodes", [2, 12, 40])
+def test_trees_of_the_kernel_are_those_of_the_host(
+    nodes, graphs, tiny_model, random_drafter, run_request
+):
+    torch.backends.cuda.matmul.allow_tf32 = False
+    target = _graphed(tiny_model, "llama", cuda_graphs=graphs)
+    drafter = random_drafter(target)
+    options = {"tree": "best_first", "nodes": nodes, "positions": 9, "cuda_graphs": graphs}
+    outputs, trees = [], []
+    for there in (False, True):
+        engine = Engine(target, drafter, EngineOptions(**options, device_tree=there))
+        verify, seen = engine._step._verifier.verify, []
+        engine._step._verifier.verify = lambda slot, tree, run=verify, kept=seen: (
+            kept.append(tree),
+            run(slot, tree),
+        )[1]
+        outputs.append(run_request(engine, PROMPT, 24))
+        trees.append(seen)
+        assert (engine.counters.activations["device_tree"] > 15) is there
+    assert outputs[0] == outputs[1]
+    for tree, wanted in zip(*trees[::-1], strict=True):
+        for name in ("tokens", "parent", "depth", "logp"):
+            np.testing.assert_array_equal(getattr(tree, name), getattr(wanted, name))
+
+
 def _graphed(tiny_model, family, **changes):
     model = tiny_model(family).to("cuda", changes.pop("dtype", torch.float32))
     return Target(model, taps=(0,), options=EngineOptions(**changes), eos_token_ids=frozenset())

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specengine.drafters import load_drafter
+from specengine.drafters.base import DeviceDrafter
 from specengine.drafters.checkpoint import INDEX, write_network
 from specengine.drafters.loading import KINDS, drafter_of
 from specengine.errors import CheckpointError, NumericError, RequestError
@@ -190,3 +191,17 @@ def test_a_target_of_another_width_is_refused(network, folder, target):
     target.hidden_size = 128
     with pytest.raises(CheckpointError, match="hidden_size is 64, the target's is 128"):
         load_drafter("auto", folder, target)
+
+
+@pytest.mark.parametrize("positions", [1, 4])
+def test_lattices_that_stay_on_the_device_hold_the_same_numbers(network, target, positions):
+    drafter = drafter_of(network, target)
+    assert isinstance(drafter, DeviceDrafter)
+    state = drafter.new_state(ROWS)
+    drafter.extend(state, *_context(drafter))
+    there, here = drafter.draft_on_device(state, 7, positions), _drafted(drafter, positions)
+    assert there.ids.is_contiguous()
+    assert there.edge.is_contiguous()
+    assert torch.equal(there.ids, torch.from_numpy(here.ids))
+    assert torch.equal(there.edge, torch.from_numpy(here.edge))
+    assert here.candidates == drafter.candidates_per_position
