@@ -2,9 +2,9 @@
 
 Speed of each tree at N=32, best-first also for a whole curve, on a real recording or on drawn
 ones. (Drawn: the target's next token is the drafter's candidate of rank r with a probability that
-falls by half with every rank.) Two counts: *positions* are recorded anchors, each with its lattice,
-whose trees are all answered; *steps* are verify steps of the replayed requests, fewer by tau. Time
-is that of the clock: from the recordings in memory to the replays, fits included.
+falls by half with every rank.) Two counts: *steps* are verify steps of the replayed requests;
+*positions* are recorded anchors, each with its lattice, more by tau. Time is that of the clock:
+from recordings in memory and builders to the replays. The seconds of the fits stand apart.
 
     OMP_NUM_THREADS=1 python benchmarks/replay.py [--tokens 4000] [--workers 2] [--json]
     python benchmarks/replay.py --recording FILE [--table] [--step-seconds 8=0.09,64=0.13]
@@ -23,8 +23,8 @@ from specengine.trees import StepCost
 from specpilot.cli.replay import parse_step_seconds, replay_document
 from specpilot.costmodel.replay import Replayed
 from specpilot.costmodel.replay_files import read_recordings
-from specpilot.costmodel.replay_shares import play_shared
-from specpilot.costmodel.replay_table import TREES, play
+from specpilot.costmodel.replay_shares import replay_all_shared
+from specpilot.costmodel.replay_table import TREES, Builders, builders_of, replay_all
 from specpilot.engines.base import Recording
 
 BUDGETS = (2, 4, 8, 16, 32, 64)
@@ -85,27 +85,35 @@ def speeds(
     found: dict[str, Any] = {}
     for tree in [*arguments.trees.split(","), f"best_first, curve to N={max(BUDGETS)}"]:
         name, budgets = (tree, [32]) if tree in TREES else ("best_first", list(BUDGETS))
+        start = time.perf_counter()
+        builders = builders_of(items, groups, [name], budgets, positions, cost)
+        fit_seconds = time.perf_counter() - start
 
-        def work(name: str = name, budgets: Sequence[int] = budgets) -> dict[int, list[Replayed]]:
+        def work(
+            builders: Builders = builders, budgets: Sequence[int] = budgets
+        ) -> dict[int, list[Replayed]]:
             if workers == 1:
-                return play(items, groups, [name], budgets, positions, cost)[name]
-            return play_shared(items, groups, [name], budgets, positions, cost, workers)[name]
+                (found,) = replay_all(items, builders, budgets, positions).values()
+            else:
+                (found,) = replay_all_shared(items, builders, budgets, positions, workers).values()
+            return found
 
         replays = work()[32]
         steps = sum(len(item.accepted) for item in replays)
         times = timed(work, arguments.rounds)
         found[tree] = {
             "tau": sum(item.emitted for item in replays) / steps,
+            "fit_seconds": fit_seconds,
             "positions_per_second": rates(recorded, times),
             "steps_per_second": rates(steps, times),
         }
         shown = "  ".join(
             f"{rate['median']:9,.0f} [{rate['low']:,.0f}, {rate['high']:,.0f}] {unit}/s"
             for unit, rate in zip(
-                ("positions", "steps"), list(found[tree].values())[1:], strict=True
+                ("positions", "steps"), list(found[tree].values())[2:], strict=True
             )
         )
-        print(f"  {tree:26} {shown}", flush=True)
+        print(f"  {tree:26} {shown}  fit {fit_seconds:.2f} s", flush=True)
     return {"workers": workers, "recorded_positions": recorded, "nodes": 32, "trees": found}
 
 

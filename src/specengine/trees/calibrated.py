@@ -89,7 +89,9 @@ class Calibrated:
         deepest, last_rank, last_bin = (size - 1 for size in self.curves.shape)
         nats = np.minimum(rows, 0.0) * -BINS_PER_NAT
         place = np.minimum(nats.astype(np.intp), last_bin)
-        rank = np.argsort(np.argsort(-rows, axis=1, kind="stable"), axis=1, kind="stable")
+        by_rank = np.argsort(-rows, axis=1, kind="stable")
+        rank = np.empty_like(by_rank)
+        np.put_along_axis(rank, by_rank, np.arange(rows.shape[1])[None], axis=1)
         found: NDArray[np.float64] = self.curves[
             min(position, deepest), np.minimum(rank, last_rank), place
         ]

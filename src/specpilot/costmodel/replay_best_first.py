@@ -20,12 +20,8 @@ from specengine.trees import (
     build_best_first_batch,
 )
 from specengine.trees.best_first_places import CHUNK, Rescore, places
-from specpilot.costmodel.replay import (
-    Replayed,
-    lattice_at,
-    needed_rows,
-    walk,
-)
+from specpilot.costmodel.replay import Replayed, walk
+from specpilot.costmodel.replay_walks import Anchors, Placed, slots_of
 from specpilot.engines.base import Recording
 
 BestFirstBuilder = BestFirst | DDTree | CaDDTree | Calibrated
@@ -101,10 +97,12 @@ def best_first_replays(
     found = []
     for pool in _pools(recordings):
         edge, buffer = _edges(pool, positions, buffer)
+        ids = np.concatenate([item.ids[: len(item.tokens[1:]), :positions] for item in pool])
         slots = np.concatenate([continuation_slots(item, positions) for item in pool])
-        needed, size = _search(pool, edge, slots, max_nodes, builder)
+        placed = place_best_first(Anchors(ids, edge, slots), max_nodes, builder)
         ends = np.cumsum([len(item.tokens[1:]) for item in pool])[:-1]
-        parts = zip(pool, np.split(needed, ends), np.split(size, ends), strict=True)
+        found_parts = np.split(placed.needed, ends), np.split(placed.size, ends)
+        parts = zip(pool, *found_parts, strict=True)
         found += [BestFirstReplay(*part, max_nodes) for part in parts]
     return found
 
@@ -117,9 +115,7 @@ def continuation_slots(recording: Recording, positions: int) -> NDArray[np.int64
     # No candidate is -2, so the output's end is where a continuation leaves its lattice.
     padded = np.concatenate([recording.tokens[1:], np.full(positions, -2, dtype=np.int64)])
     wanted = np.lib.stride_tricks.sliding_window_view(padded, positions)[:anchors]
-    is_wanted = recording.ids[:anchors, :positions] == wanted[:, :, None]
-    inside = np.logical_and.accumulate(is_wanted.any(axis=2), axis=1)
-    return np.where(inside, is_wanted.argmax(axis=2), -1)
+    return slots_of(recording.ids[:anchors, :positions], wanted)
 
 
 def _pools(recordings: Sequence[Recording]) -> Iterator[list[Recording]]:
@@ -151,31 +147,21 @@ def _edges(
     return np.concatenate(parts, out=buffer[: np.prod(shape)].reshape(shape)), buffer
 
 
-def _search(
-    pool: Sequence[Recording],
-    edge: NDArray[np.float32],
-    slots: NDArray[np.int64],
-    nodes: int,
-    builder: BestFirstBuilder,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows needed [B, D], and rows of each tree [B]."""
+def place_best_first(anchors: Anchors, nodes: int, builder: BestFirstBuilder) -> Placed:
+    """Where continuations stand in best-first trees of at most `nodes` rows."""
+    edge = anchors.edge
     scores, rescore = _scores(builder, edge)
-    needed, tied = places(scores, slots, nodes, rescore)
+    needed, tied = places(scores, anchors.slots, nodes, rescore)
     # CaDDTree's own trees end early; its order is DDTree's.
     ordered = DDTree() if isinstance(builder, CaDDTree) else builder
-    anchors = [(item, anchor) for item in pool for anchor in range(len(item.tokens[1:]))]
     for index in np.flatnonzero(tied).tolist():
-        item, anchor = anchors[index]
-        lattice = lattice_at(item, anchor, slots.shape[1])
-        tree = ordered(lattice, int(item.tokens[anchor]), nodes)
-        rows = needed_rows(tree, item.tokens[anchor + 1 :][: slots.shape[1]].tolist())
-        needed[index] = nodes + 1
-        needed[index, : len(rows)] = rows
+        needed[index] = anchors.built(index, ordered, nodes).needed
     if isinstance(builder, CaDDTree) and len(edge):
-        ids = np.concatenate([item.ids[: len(item.tokens[1:]), : slots.shape[1]] for item in pool])
         by_marginals = np.broadcast_to(scores, edge.shape)
-        return needed, builder.sizes(build_best_first_batch(ids, by_marginals, nodes).score)
-    return needed, np.full(len(edge), _size(edge.shape[1], edge.shape[2], nodes), dtype=np.int64)
+        found = build_best_first_batch(anchors.ids, by_marginals, nodes)
+        return Placed(needed, builder.sizes(found.score))
+    size = _size(edge.shape[1], edge.shape[2], nodes)
+    return Placed(needed, np.full(len(edge), size, dtype=np.int64))
 
 
 def _scores(

@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 from specengine.trees import StepCost, TreeBuilder
 from specpilot.costmodel.replay import Replayed
-from specpilot.costmodel.replay_table import Played, builders_of
+from specpilot.costmodel.replay_table import Builders, Played, builders_of
 from specpilot.costmodel.replay_trees import replays_of
 from specpilot.engines.base import Recording
 
@@ -36,9 +36,20 @@ def play_shared(
     Raises:
         WorkloadError: see `play`.
     """
-    played: Played = {}
     builders = builders_of(recordings, groups, trees, budgets, positions, cost)
-    for tree in trees:
+    return replay_all_shared(recordings, builders, budgets, positions, workers)
+
+
+def replay_all_shared(
+    recordings: Sequence[Recording],
+    builders: Builders,
+    budgets: Sequence[int],
+    positions: int,
+    workers: int,
+) -> Played:
+    """`replay_table.replay_all` by several processes, with the same result."""
+    played: Played = {}
+    for tree in builders:
         for first in range(workers):
             own = slice(first, None, workers)
             _shares.append((recordings[own], builders[tree][own], tree, budgets, positions))
@@ -48,7 +59,7 @@ def play_shared(
             found = list(pool.map(_replay, range(len(_shares))))
     finally:
         _shares.clear()
-    for index, tree in enumerate(trees):
+    for index, tree in enumerate(builders):
         parts = found[index * workers : (index + 1) * workers]
         played[tree] = {
             nodes: [parts[i % workers][nodes][i // workers] for i in range(len(recordings))]
@@ -59,5 +70,5 @@ def play_shared(
 
 def _replay(index: int) -> dict[int, list[Replayed]]:
     recordings, builders, tree, budgets, positions = _shares[index]
-    replays = replays_of(recordings, tree, builders, positions, max(budgets))
+    replays = replays_of(recordings, tree, builders, positions, budgets)
     return {nodes: [replay.at(nodes) for replay in replays] for nodes in budgets}

@@ -22,6 +22,8 @@ TREES = tuple(_NAMES)
 temperature too, and the oracle."""
 Played = dict[str, dict[int, list[Replayed]]]
 """Tree -> node budget -> every recording's replay, in the recordings' order."""
+Builders = dict[str, list[TreeBuilder]]
+"""Tree -> the builder for each recording."""
 Bounds = tuple[float, float]
 _DRAWS = 2000
 
@@ -67,9 +69,19 @@ def play(
         WorkloadError: a fitted tree with fewer than two requests, or CaDDTree without costs.
     """
     builders = builders_of(recordings, groups, trees, budgets, positions, cost)
+    return replay_all(recordings, builders, budgets, positions)
+
+
+def replay_all(
+    recordings: Sequence[Recording],
+    builders: Builders,
+    budgets: Sequence[int],
+    positions: int,
+) -> Played:
+    """Replay trees whose builders are known."""
     played: Played = {}
-    for tree in trees:
-        replays = replays_of(recordings, tree, builders[tree], positions, max(budgets))
+    for tree, own in builders.items():
+        replays = replays_of(recordings, tree, own, positions, budgets)
         played[tree] = {nodes: [replay.at(nodes) for replay in replays] for nodes in budgets}
     return played
 
@@ -81,13 +93,13 @@ def builders_of(
     budgets: Sequence[int],
     positions: int,
     cost: StepCost | None,
-) -> dict[str, list[TreeBuilder]]:
-    """Each tree's builder for each recording; see `play`."""
-    found = fitted_builders(recordings, groups, trees, budgets, positions)
-    for tree in trees:
-        if tree not in found:
-            found[tree] = [_builder(tree, cost)] * len(recordings)
-    return found
+) -> Builders:
+    """Each tree's builder for each recording, in the order of the trees; see `play`."""
+    fitted = fitted_builders(recordings, groups, trees, budgets, positions)
+    return {
+        tree: fitted[tree] if tree in fitted else [_builder(tree, cost)] * len(recordings)
+        for tree in trees
+    }
 
 
 def _builder(tree: str, cost: StepCost | None) -> TreeBuilder:

@@ -13,7 +13,8 @@ from specpilot.costmodel.replay import (
     replay_oracle,
     walk,
 )
-from specpilot.costmodel.replay_best_first import best_first_replays, is_best_first
+from specpilot.costmodel.replay_placing import placing_of
+from specpilot.costmodel.replay_walks import walked_replays
 from specpilot.engines.base import Recording
 
 
@@ -103,31 +104,37 @@ def replays_of(
     tree: str,
     builders: Sequence[TreeBuilder],
     positions: int,
-    max_nodes: int,
+    budgets: Sequence[int],
 ) -> list[Replay]:
     """The fastest exact replay of a tree on each recording.
 
     Args:
         tree: its name; `chain` and `oracle` need no builder.
         builders: of each recording, where the tree has parameters fitted for it.
-        max_nodes: largest budget that will be asked.
+        budgets: all that will be asked.
     """
     if tree == "chain":
         return [ChainReplay(item, positions) for item in recordings]
     if tree == "oracle":
         return [OracleReplay(item, positions) for item in recordings]
     found: dict[int, Replay] = {}
-    for builder in {id(item): item for item in builders}.values():
-        own = [index for index, item in enumerate(builders) if item is builder]
+    together: dict[tuple[int, int], list[int]] = {}
+    for index, (item, builder) in enumerate(zip(recordings, builders, strict=True)):
+        together.setdefault((id(builder), item.ids.shape[2]), []).append(index)
+    for own in together.values():
         items = [recordings[index] for index in own]
-        found |= dict(zip(own, _replays(items, builder, positions, max_nodes), strict=True))
+        found |= dict(zip(own, _replays(items, builders[own[0]], positions, budgets), strict=True))
     return [found[index] for index in range(len(recordings))]
 
 
 def _replays(
-    recordings: Sequence[Recording], builder: TreeBuilder, positions: int, max_nodes: int
+    recordings: Sequence[Recording],
+    builder: TreeBuilder,
+    positions: int,
+    budgets: Sequence[int],
 ) -> Sequence[Replay]:
-    if is_best_first(builder):
-        return best_first_replays(recordings, positions, max_nodes, builder)
-    nested_to = max_nodes if builder.nested else None
+    place = placing_of(builder)
+    if place is not None:
+        return walked_replays(recordings, positions, budgets, place, nested=builder.nested)
+    nested_to = max(budgets) if builder.nested else None
     return [TreeReplay(item, builder, positions, nested_to=nested_to) for item in recordings]

@@ -176,7 +176,8 @@ def test_the_fast_replay_takes_the_same_steps_as_the_plain_one(
     recorded = Engine(target, drafter).record(PROMPT, 60, POSITIONS)
     recording = stored(recorded, tmp_path)
     builder = builder_of(options_of(name, recording, tmp_path))
-    (fast,) = replays_of([recording], name, [builder], POSITIONS, 24)
+    budgets = (2, 5, 13, 24)
+    (fast,) = replays_of([recording], name, [builder], POSITIONS, budgets)
     plain = TreeReplay(recording, builder, POSITIONS)
-    for nodes in (2, 5, 13, 24):
+    for nodes in budgets:
         assert fast.at(nodes) == plain.at(nodes)
