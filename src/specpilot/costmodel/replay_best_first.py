@@ -150,13 +150,16 @@ def _edges(
 def place_best_first(anchors: Anchors, nodes: int, builder: BestFirstBuilder) -> Placed:
     """Where continuations stand in best-first trees of at most `nodes` rows."""
     edge = anchors.edge
+    if not len(edge):
+        # Outputs of one token have no lattice, and so no candidates either.
+        return Placed(anchors.slots, np.zeros(0, dtype=np.int64))
     scores, rescore = _scores(builder, edge)
     needed, tied = places(scores, anchors.slots, nodes, rescore)
     # CaDDTree's own trees end early; its order is DDTree's.
     ordered = DDTree() if isinstance(builder, CaDDTree) else builder
     for index in np.flatnonzero(tied).tolist():
         needed[index] = anchors.built(index, ordered, nodes).needed
-    if isinstance(builder, CaDDTree) and len(edge):
+    if isinstance(builder, CaDDTree):
         by_marginals = np.broadcast_to(scores, edge.shape)
         found = build_best_first_batch(anchors.ids, by_marginals, nodes)
         return Placed(needed, builder.sizes(found.score))

@@ -13,9 +13,13 @@ from specpilot.costmodel.replay import (
     replay_oracle,
     walk,
 )
+from specpilot.costmodel.replay_best_first import best_first_replays, is_best_first
 from specpilot.costmodel.replay_placing import placing_of
 from specpilot.costmodel.replay_walks import walked_replays
 from specpilot.engines.base import Recording
+
+FEW_BUDGETS = 4
+"""The walks of more budgets than these stand at most anchors, so all are answered at once."""
 
 
 class Replay(Protocol):
@@ -133,6 +137,8 @@ def _replays(
     positions: int,
     budgets: Sequence[int],
 ) -> Sequence[Replay]:
+    if is_best_first(builder) and len(budgets) > FEW_BUDGETS:
+        return best_first_replays(recordings, positions, max(budgets), builder)
     place = placing_of(builder)
     if place is not None:
         return walked_replays(recordings, positions, budgets, place, nested=builder.nested)

@@ -17,7 +17,7 @@ from specengine.trees import (
 )
 from specpilot.costmodel import replay_walks
 from specpilot.costmodel.replay_placing import placing_of
-from specpilot.costmodel.replay_trees import TreeReplay, replays_of
+from specpilot.costmodel.replay_trees import FEW_BUDGETS, TreeReplay, replays_of
 from specpilot.costmodel.replay_walks import Anchors, Placed, walked_replays
 from specpilot.engines.base import Recording
 
@@ -45,6 +45,18 @@ def recordings() -> list[Recording]:
     coarse = drawn_recording(7)
     coarse.edge[:] = np.round(coarse.edge)
     return [*items, coarse]
+
+
+def test_many_budgets_give_the_same_steps() -> None:
+    items = recordings()
+    many = (1, 2, 5, 9, 14, 20)
+    assert len(many) > FEW_BUDGETS >= len(BUDGETS)
+    for replay, item in zip(
+        replays_of(items, "any", [DDTree()] * len(items), 4, many), items, strict=True
+    ):
+        plain = TreeReplay(item, DDTree(), 4)
+        for nodes in many:
+            assert replay.at(nodes) == plain.at(nodes)
 
 
 @pytest.mark.parametrize("batch", [1, 16, 256])
