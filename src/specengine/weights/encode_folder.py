@@ -163,9 +163,8 @@ class _Run:
         with DataFile(source) as data, ShardWriter(out, tensors, identity) as writer:
             self._add(writer.done)
             encoder = TensorEncoder(self.form, data, writer, workers)
-            for tensor in encoder.order([item for item in tensors if item.name not in writer.done]):
-                encoder.encode(tensor)
-                self._add({tensor.name: writer.done[tensor.name]})
+            for name in encoder.encode([item for item in tensors if item.name not in writer.done]):
+                self._add({name: writer.done[name]})
             self.shards[out.name] = writer.finish()
 
     def _add(self, tensors: dict[str, StoredTensor]) -> None:

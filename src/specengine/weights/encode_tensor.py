@@ -1,8 +1,8 @@
 """One tensor of a checkpoint into a shard: packed where that is smaller, else as it is."""
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import torch
 
@@ -20,10 +20,16 @@ from specengine.weights.stored_form import to_disk, trim
 _DTYPES = {torch.uint8: "U8", torch.uint16: "U16"}
 
 
+_Piece = tuple[SourceTensor, str, int, int]
+"""A stretch to come: of which tensor, in which format, from which byte to which."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A stretch: its original bytes, its records as they are stored, everything else of it."""
+    """A stretch: of which tensor, its original bytes, its records as they are
+    stored, everything else of it."""
 
+    tensor: SourceTensor
     octets: torch.Tensor
     records: torch.Tensor
     packed: Packed
@@ -44,33 +50,69 @@ class TensorEncoder:
         self._data = data
         self._writer = writer
         self._workers = workers
+        self._outgrown: set[str] = set()
 
-    def order(self, tensors: list[SourceTensor]) -> list[SourceTensor]:
-        """Candidates for packing first, so that reading is sequential where time is spent."""
-        return sorted(tensors, key=lambda tensor: (_why_plain(tensor) != "", tensor.begin))
+    def encode(self, tensors: list[SourceTensor]) -> Iterator[str]:
+        """Write tensors and commit them; names as they are done.
 
-    def encode(self, tensor: SourceTensor) -> None:
-        """Write a tensor and commit it."""
-        reason = _why_plain(tensor)
-        if not reason:
-            for form in self._forms:
-                stored = self._pack(tensor, form)
-                if stored is not None:
-                    self._writer.commit(tensor.name, stored)
-                    return
-            reason = "packing would not make it smaller"
-        self._writer.commit(tensor.name, self._copy(tensor, reason))
+        Candidates for packing come first, so that reading is sequential where time is spent.
+        """
+        reasons = {tensor.name: _why_plain(tensor) for tensor in tensors}
+        ordered = sorted(tensors, key=lambda tensor: (reasons[tensor.name] != "", tensor.begin))
+        # One stream for all of them: the workers begin a tensor while the last one is written.
+        stream = self._stream([tensor for tensor in ordered if not reasons[tensor.name]])
+        for tensor in ordered:
+            reason = reasons[tensor.name]
+            stored = None if reason else self._packed(tensor, stream)
+            if stored is None:
+                reason = reason or "packing would not make it smaller"
+                stored = self._copy(tensor, reason)
+            self._writer.commit(tensor.name, stored)
+            yield tensor.name
 
-    def _pack(self, tensor: SourceTensor, form: str) -> StoredTensor | None:
+    def _packed(self, tensor: SourceTensor, stream: Iterator[_Part]) -> StoredTensor | None:
+        """None where no format makes it smaller."""
+        for form in self._forms:
+            if form != self._forms[0]:
+                stream = self._workers.map(self._part, _pieces(tensor, form))
+            stored = self._pack(tensor, form, stream)
+            if stored is not None:
+                return stored
+            self._outgrown.add(tensor.name)
+        return None
+
+    def _stream(self, tensors: list[SourceTensor]) -> Iterator[_Part]:
+        """Stretches of all tensors in the first format, without the rest of outgrown ones."""
+        pieces = (
+            piece
+            for tensor in tensors
+            for piece in _pieces(tensor, self._forms[0])
+            if tensor.name not in self._outgrown
+        )
+        for part in self._workers.map(self._part, pieces):
+            if part.tensor.name not in self._outgrown:
+                yield part
+
+    def _part(self, piece: _Piece) -> _Part:
+        tensor, form, begin, end = piece
+        _, width = _matrix(tensor)
+        octets = self._data.read(begin, end)
+        packed = FORMATS[form].encode(octets.view(torch.int16).view(-1, width))
+        unread = _unread(packed.records.numel())
+        return _Part(tensor, octets, trim(packed), replace(packed, records=unread))
+
+    def _pack(
+        self, tensor: SourceTensor, form: str, stream: Iterator[_Part]
+    ) -> StoredTensor | None:
         """None where the result outgrows what it should save."""
         rows, width = _matrix(tensor)
         places = stored_places(rows, width)
         most = places * 12 // 8 if form == "w11s" else tensor.nbytes
         self._writer.begin()
-        original = hashlib.sha256()
+        original = self._workers.digest()
         parts: list[Packed] = []
         written = escaped = 0
-        for part in self._parts(tensor, form):
+        for part in islice(stream, len(_pieces(tensor, form))):
             original.update(octets_of(part.octets))
             self._writer.add(octets_of(part.records))
             parts.append(part.packed)
@@ -93,19 +135,6 @@ class TensorEncoder:
             facts=describe_stored(whole, arrays).to_json(),
         )
 
-    def _parts(self, tensor: SourceTensor, form: str) -> Iterator[_Part]:
-        _, width = _matrix(tensor)
-        step = TILE * tiles_at_once(width) * width * 2
-        encode = FORMATS[form].encode
-
-        def work(begin: int) -> _Part:
-            octets = self._data.read(begin, min(tensor.end, begin + step))
-            packed = encode(octets.view(torch.int16).view(-1, width))
-            unread = _unread(packed.records.numel())
-            return _Part(octets, trim(packed), replace(packed, records=unread))
-
-        return self._workers.map(work, range(tensor.begin, tensor.end, step))
-
     def _copy(self, tensor: SourceTensor, reason: str) -> StoredTensor:
         self._writer.begin()
         for piece in self._data.pieces(tensor.begin, tensor.end):
@@ -120,6 +149,13 @@ class TensorEncoder:
             arrays={"data": array},
             facts={"reason": reason},
         )
+
+
+def _pieces(tensor: SourceTensor, form: str) -> list[_Piece]:
+    _, width = _matrix(tensor)
+    step = TILE * tiles_at_once(width) * width * 2
+    begins = range(tensor.begin, tensor.end, step)
+    return [(tensor, form, begin, min(tensor.end, begin + step)) for begin in begins]
 
 
 def _unread(size: int) -> torch.Tensor:

@@ -16,8 +16,9 @@ from specengine.weights import __main__ as command
 from specengine.weights import encode_folder as encoding
 from specengine.weights.encode_folder import Progress, encode_folder
 from specengine.weights.journal import read_journal
-from specengine.weights.manifest import MANIFEST
+from specengine.weights.manifest import MANIFEST, StoredTensor
 from specengine.weights.reader import EncodedFolder
+from specengine.weights.shard_file import ShardWriter
 from specengine.weights.verify_folder import verify_folder
 
 Natural = Callable[..., torch.Tensor]
@@ -64,14 +65,14 @@ def _stop_after(count: int) -> Callable[[Progress], None]:
 def _encode(source: Path, out: Path, report: Callable[[Progress], None] = lambda step: None) -> int:
     """Returns how many tensors were encoded, not taken over."""
     fresh = []
-    original = encoding.TensorEncoder.encode
+    original = ShardWriter.commit
 
-    def counted(self: encoding.TensorEncoder, tensor: encoding.SourceTensor) -> None:
-        fresh.append(tensor.name)
-        original(self, tensor)
+    def counted(self: ShardWriter, name: str, tensor: StoredTensor) -> None:
+        fresh.append(name)
+        original(self, name, tensor)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoding.TensorEncoder, "encode", counted)
+        patch.setattr(ShardWriter, "commit", counted)
         encode_folder(source, out, "w12", threads=1, report=report)
     return len(fresh)
 
