@@ -19,9 +19,9 @@ import torch
 
 from specengine.weights.layout import BLOCK, REGISTERS, TILE, Layout, planes
 from specengine.weights.native import space_of
-from specengine.weights.runs import apply, extracting, placing
+from specengine.weights.runs import apply, extracting, placing, rows_of_words
 
-RECORDS_AT_ONCE = 160
+RECORDS_AT_ONCE = 80
 """On a CPU: fewer fit the caches better, more let two threads wait less for the interpreter."""
 _AXES = tuple(range(8))
 
@@ -37,11 +37,9 @@ def pack_lanes(lanes: torch.Tensor, layout: Layout, records: torch.Tensor) -> No
     work = _Work(lanes, layout, records)
     for part in work.parts():
         part.ordered[...] = work.space.moveaxis(part.pairs, (6, 7, 3, 0, 5, 1, 2, 4), _AXES)
-        apply(placing(layout), work.space, part.registers, part.words, part.field)
-        for words, stored in _planes(part.words, layout, part.stored):
-            # One word at a time: numpy copies long strides faster than short rows.
-            for index, word in enumerate(words):
-                stored[..., index] = word
+        apply(placing(layout), work.space, part.rows, part.field)
+        for word, stored in _words(part, layout):
+            stored[...] = word
 
 
 def unpack_lanes(
@@ -65,12 +63,12 @@ def unpack_lanes(
     lanes = torch.empty(shape, dtype=torch.int16, device=device) if out is None else out
     work = _Work(lanes, layout, records)
     for part in work.parts():
-        for words, stored in _planes(part.words, layout, part.stored):
-            words[...] = work.space.moveaxis(stored, -1, 0)
-        apply(extracting(layout), work.space, part.words, part.registers, part.field)
+        for word, stored in _words(part, layout):
+            word[...] = stored
+        apply(extracting(layout), work.space, part.rows, part.field)
         part.pairs[...] = work.space.moveaxis(part.ordered, (3, 5, 6, 2, 7, 4, 0, 1), _AXES)
         if base is not None:
-            _, added = space_of(base[part.rows, None])
+            _, added = space_of(base[part.channels, None])
             part.lanes[...] += added
     return lanes
 
@@ -80,23 +78,21 @@ class _Part:
     """n consecutive records of t tiles, as numpy's or torch's arrays.
 
     Attributes:
-        rows: channels of the tiles.
+        channels: of the tiles.
         lanes: int16 [128 * t, k].
         pairs: the same as complex128 [t, 2, 4, 2, 8, n / t, 4, 2]: four threads own neighbouring
             32-bit pairs, 16 bytes that stay together.
-        ordered, registers: complex128 [4, 2, 2, t, n / t, 2, 4, 8] and the same as int32
-            [16, n, 2, 128].
-        words: int32 [words, n, 2, 128].
+        ordered: complex128 [4, 2, 2, t, n / t, 2, 4, 8], the registers.
+        rows: int32 [16 + words, n, 2, 128], the same and words behind them; see `runs`.
         field: int32 [16, n, 2, 128].
         stored: int32 [n, 256 * words].
     """
 
-    rows: slice
+    channels: slice
     lanes: Any
     pairs: Any
     ordered: Any
-    registers: Any
-    words: Any
+    rows: Any
     field: Any
     stored: Any
 
@@ -111,47 +107,47 @@ class _Work:
         most = RECORDS_AT_ONCE if lanes.device.type == "cpu" else tiles * blocks
         self._step = (max(1, min(tiles, most // blocks)), min(blocks, most))
         pairs = lanes.view(torch.complex128).view(tiles, 2, 4, 2, 8, blocks, 4, 2)
-        ordered = pairs.new_empty((4, 2, 2, self._step[0] * self._step[1], 2, 4, 8))
-        registers = ordered.view(torch.int32).view(REGISTERS, -1, 2, 128)
-        words = registers.new_empty((layout.words, *registers.shape[1:]))
+        count = self._step[0] * self._step[1]
+        most_rows = max(REGISTERS, *(row + 1 for row in rows_of_words(layout)))
+        rows = lanes.new_empty((most_rows, count, 2, 128), dtype=torch.int32)
+        ordered = rows[:REGISTERS].view(torch.complex128).view(4, 2, 2, count, 2, 4, 8)
+        field = torch.empty_like(rows[:REGISTERS])
         self.space, *self._arrays = space_of(
-            lanes,
-            pairs,
-            ordered,
-            registers,
-            words,
-            torch.empty_like(registers),
-            records.view(torch.int32),
+            lanes, pairs, ordered, rows, field, records.view(torch.int32)
         )
 
     def parts(self) -> Iterator[_Part]:
-        lanes, pairs, ordered, registers, words, field, stored = self._arrays
+        lanes, pairs, ordered, rows, field, stored = self._arrays
         for tile in range(0, self._tiles, self._step[0]):
             tiles = min(self._step[0], self._tiles - tile)
-            rows = slice(TILE * tile, TILE * (tile + tiles))
+            channels = slice(TILE * tile, TILE * (tile + tiles))
             for first in range(0, self._blocks, self._step[1]):
                 blocks = min(self._step[1], self._blocks - first)
                 n, record = tiles * blocks, tile * self._blocks + first
                 yield _Part(
-                    rows,
-                    lanes[rows, BLOCK * first : BLOCK * (first + blocks)],
+                    channels,
+                    lanes[channels, BLOCK * first : BLOCK * (first + blocks)],
                     pairs[tile : tile + tiles, :, :, :, :, first : first + blocks],
                     ordered[:, :, :, :n].reshape(4, 2, 2, tiles, blocks, 2, 4, 8),
-                    registers[:, :n],
-                    words[:, :n],
+                    rows[:, :n],
                     field[:, :n],
                     stored[record : record + n],
                 )
 
 
-def _planes(words: Any, layout: Layout, stored: Any) -> Iterator[tuple[Any, Any]]:
-    """The same plane in both forms: [words of the plane, n, 2, 128] and [n, 2, 128, words]."""
+def _words(part: _Part, layout: Layout) -> Iterator[tuple[Any, Any]]:
+    """Each word of all threads where it is worked on and where it is stored, int32 [n, 2, 128].
+
+    One at a time: numpy copies long strides faster than short rows.
+    """
+    rows = rows_of_words(layout)
     for first, width in layout.sections:
-        section = stored[:, 256 * first : 256 * (first + width)].reshape(-1, 2, 128 * width)
+        section = part.stored[:, 256 * first : 256 * (first + width)].reshape(-1, 2, 128 * width)
         for word, size in planes(first, width):
             start = 128 * (word - first)
             plane = section[:, :, start : start + 128 * size].reshape(-1, 2, 128, size)
-            yield words[word : word + size], plane
+            for index in range(size):
+                yield part.rows[rows[word + index]], plane[..., index]
 
 
 def coordinates(position: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

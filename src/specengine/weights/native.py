@@ -68,6 +68,14 @@ def subtract_at(bits: torch.Tensor, places: torch.Tensor, value: int) -> None:
         bits.view(-1)[places] -= value
 
 
+def put_octets(octets: torch.Tensor, places: torch.Tensor, values: torch.Tensor) -> None:
+    """Write the lowest bytes of int64 [n] at places int64 [n] of uint8 [m]."""
+    if octets.device.type == "cpu":
+        octets.numpy()[places.numpy()] = values.numpy().astype(np.uint8)
+    else:
+        octets[places] = values.to(torch.uint8)
+
+
 def in_order(values: torch.Tensor) -> torch.Tensor:
     """int64 [n], sorted."""
     if values.device.type == "cpu":

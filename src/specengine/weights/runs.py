@@ -1,4 +1,8 @@
-"""The bit fields of a layout as few operations on many words."""
+"""The bit fields of a layout as few operations on many words.
+
+They work in one memory that holds rows of registers and, behind them, rows of words. A word that
+keeps a register in place has no row of its own: it is made in the register's.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,19 +10,19 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from specengine.weights.layout import Layout, Piece
+from specengine.weights.layout import REGISTERS, Layout, Piece
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Pieces with one mask and shift, whose registers and words are evenly spaced.
+    """Pieces with one mask and shift, whose rows are evenly spaced.
 
     Attributes:
-        sources, targets: which registers and words, or words and registers.
+        sources, targets: rows of registers and words, or of words and registers.
         count: how many.
         shift: to the left where positive, to the right where negative.
         mask: of what is kept after shifting, as int32.
-        fresh: whether the targets hold nothing yet.
+        fresh: whether the targets hold nothing else yet.
     """
 
     sources: slice
@@ -30,29 +34,51 @@ class Run:
 
 
 @cache
+def rows_of_words(layout: Layout) -> tuple[int, ...]:
+    """Where each word lies: a register's row, if it takes all of that register and does not move
+    it, else a row behind the registers."""
+    alone = [piece.register for piece in layout.pieces]
+    homes = {
+        piece.word: piece.register
+        for piece in layout.pieces
+        if piece.shift == 0 and alone.count(piece.register) == 1
+    }
+    return tuple(homes.get(word, REGISTERS + word) for word in range(layout.words))
+
+
+@cache
 def placing(layout: Layout) -> tuple[Run, ...]:
     """From registers to words."""
+    rows = rows_of_words(layout)
     return _runs(
         layout,
-        lambda piece: (piece.register, piece.word, piece.shift, _shifted(piece)),
+        lambda piece: (piece.register, rows[piece.word], piece.shift, _shifted(piece)),
+        # What is put between the bits of a word must find its other bits cleared.
+        lambda source, target: source != target,
     )
 
 
 @cache
 def extracting(layout: Layout) -> tuple[Run, ...]:
     """From words to registers."""
-    return _runs(layout, lambda piece: (piece.word, piece.register, -piece.shift, piece.mask))
+    rows = rows_of_words(layout)
+    return _runs(
+        layout,
+        lambda piece: (rows[piece.word], piece.register, -piece.shift, piece.mask),
+        # Clearing a word comes after all that is read from it.
+        lambda source, target: source == target,
+    )
 
 
-def apply(runs: tuple[Run, ...], space: Any, sources: Any, targets: Any, field: Any) -> None:
-    """Fill targets int32 [m, ...] from sources [n, ...].
+def apply(runs: tuple[Run, ...], space: Any, rows: Any, field: Any) -> None:
+    """Fill the targets among rows int32 [n, ...] from the sources among them.
 
     Args:
         space: numpy or torch, whichever the arrays are of.
-        field: scratch, as large as the larger of the two.
+        field: scratch, as large as all registers.
     """
     for run in runs:
-        source, target = sources[run.sources], targets[run.targets]
+        source, target = rows[run.sources], rows[run.targets]
         out = target if run.fresh else field[: run.count]
         # Masking comes last, so that copies of the sign bit fall away.
         if run.shift > 0:
@@ -66,15 +92,21 @@ def apply(runs: tuple[Run, ...], space: Any, sources: Any, targets: Any, field: 
             space.bitwise_or(target, out, out=target)
 
 
-def _runs(layout: Layout, read: Callable[[Piece], tuple[int, int, int, int]]) -> tuple[Run, ...]:
-    fields: dict[tuple[int, int], list[tuple[int, int]]] = {}
+def _runs(
+    layout: Layout,
+    read: Callable[[Piece], tuple[int, int, int, int]],
+    later: Callable[[int, int], bool],
+) -> tuple[Run, ...]:
+    fields: dict[tuple[bool, int, int], list[tuple[int, int]]] = {}
     for piece in layout.pieces:
         source, target, shift, mask = read(piece)
-        fields.setdefault((shift, mask), []).append((source, target))
+        key = (later(source, target), shift, mask)
+        fields.setdefault(key, []).append((source, target))
     runs: list[Run] = []
     filled: set[int] = set()
-    # Fields that stay in place are most: they go first and find their targets empty.
-    for (shift, mask), pairs in sorted(fields.items(), key=lambda item: abs(item[0][0])):
+    # Fields that stay in their lanes' bits are most: they go first and find their targets empty.
+    ordered = sorted(fields.items(), key=lambda item: (item[0][0], abs(item[0][1])))
+    for (_, shift, mask), pairs in ordered:
         for line in _lines(pairs, filled):
             sources, targets = (_slice([pair[side] for pair in line]) for side in (0, 1))
             fresh = line[0][1] not in filled

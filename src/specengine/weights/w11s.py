@@ -35,7 +35,7 @@ from specengine.weights.fragments import (
     unpack_lanes,
 )
 from specengine.weights.layout import BLOCK, TILE, X
-from specengine.weights.native import cut_out, in_order, paste_in, subtract_at
+from specengine.weights.native import cut_out, in_order, paste_in, put_octets, space_of, subtract_at
 from specengine.weights.packed import UNIT, Packed, offsets_of
 from specengine.weights.window import choose_windows, scales, tops_of
 
@@ -65,11 +65,13 @@ class W11s:
         windows = choose_windows(bits, listed_bits=8)
         lanes, escaped = code(bits, windows, lowest=UPPER)
         listed = _listed(windows.lower, bits.shape[1])
-        if _overfull(listed):
+        in_blocks = _in_blocks(listed, bits.shape)
+        if _overfull(in_blocks):
             listed, spilled = _fit(listed)
+            in_blocks = _in_blocks(listed, bits.shape)
             escaped = _spill(lanes, escaped, spilled)
         escapes, escape_counts = escape_entries(bits, lanes, windows.tops, escaped)
-        records, offsets = _assemble(pad(lanes, UPPER), listed, room)
+        records, offsets = _assemble(pad(lanes, UPPER), listed, in_blocks, room)
         return Packed(
             self.name,
             (bits.shape[0], bits.shape[1]),
@@ -118,18 +120,23 @@ def _listed(lower: torch.Tensor, width: int) -> torch.Tensor:
     Args:
         lower: their places in the flattened matrix of `width` inputs.
     """
-    channel = lower // width
-    column = lower - channel * width
+    _, places, by_place = space_of(lower, positions_by_place().to(lower.device))
+    channel = places // width
+    column = places - channel * width
     record = (channel >> 7) * -(-width // BLOCK) + (column >> 6)
     place = (channel & TILE - 1) << 6 | column & BLOCK - 1
-    return in_order(record << 13 | positions_by_place().to(lower.device)[place])
+    return in_order(torch.as_tensor(record << 13 | by_place[place]))
 
 
-def _overfull(listed: torch.Tensor) -> bool:
+def _in_blocks(listed: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """int64 [R, 32]: how many of these positions are in each block of each record of [C, K]."""
+    blocks = -(-shape[0] // TILE) * -(-shape[1] // BLOCK) * LIST_BLOCKS
+    return torch.bincount(listed >> 8, minlength=blocks).view(-1, LIST_BLOCKS)
+
+
+def _overfull(in_blocks: torch.Tensor) -> bool:
     """Whether any list is too small for its weights."""
-    in_blocks = torch.bincount(listed >> 8)
-    in_records = torch.bincount(listed >> 13)
-    return bool((in_blocks > MOST_IN_BLOCK).any() or (in_records > MOST_LISTED).any())
+    return bool((in_blocks > MOST_IN_BLOCK).any() or (in_blocks.sum(1) > MOST_LISTED).any())
 
 
 def _fit(listed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -159,14 +166,13 @@ def _spill(lanes: torch.Tensor, escaped: Escaped, listed: torch.Tensor) -> Escap
 
 
 def _assemble(
-    lanes: torch.Tensor, listed: torch.Tensor, room: torch.Tensor | None
+    lanes: torch.Tensor, listed: torch.Tensor, in_blocks: torch.Tensor, room: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Records of variable size: uint8 [bytes] and int32 [R + 1] offsets in units."""
     count, least = lanes.numel() // (TILE * BLOCK), LEAST_LINES * LINE
     shape = (count, least)
     rows = lanes.new_empty(shape, dtype=torch.uint8) if room is None else room.view(shape)
     pack_lanes(lanes, X, rows[:, :DENSE_BYTES])
-    in_blocks = torch.bincount(listed >> 8, minlength=count * LIST_BLOCKS).view(count, -1)
     rows[:, DENSE_BYTES:_HEAD_BYTES] = in_blocks
     in_records = in_blocks.sum(1)
     offsets = offsets_of(record_units(in_records))
@@ -177,7 +183,7 @@ def _assemble(
     else:
         records = lanes.new_zeros(size, dtype=torch.uint8)
         paste_in(records, start, rows[:, :_HEAD_BYTES])
-    records[_list_places(start, in_records)] = listed.to(torch.uint8)
+    put_octets(records, _list_places(start, in_records), listed)
     return records, offsets
 
 

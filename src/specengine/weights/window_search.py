@@ -5,6 +5,8 @@ window cost most. So tops are tried from there downwards, until those that remai
 more than the best so far. Same results as `window.cheapest_of_all`.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,6 +14,9 @@ LEVELS = 8
 """Tops that are tried below a channel's largest exponent; channels that need more are left open."""
 _DISTANCES = 32
 """Exponents below the largest that are told apart meanwhile; more than `LEVELS + 16`."""
+
+_FIRST_PART = 8
+"""One in so many inputs tells most channels that need no exact count."""
 
 Shorts = NDArray[np.int16]
 Longs = NDArray[np.int64]
@@ -44,8 +49,10 @@ class WindowSearch:
         bounds = (self._start - self._depth) << 7
         bounds[self.most == 0] = 0
         self._low: Longs = np.flatnonzero(magnitude < bounds[:, None])
-        self._channel = self._low // magnitude.shape[1]
-        self._value = magnitude.reshape(-1)[self._low]
+        ends = np.arange(self.most.size + 1) * magnitude.shape[1]
+        self._each: Longs = np.diff(np.searchsorted(self._low, ends))
+        """[C]: how many of `_low` are in each channel."""
+        self._value: Shorts = magnitude.reshape(-1).take(self._low)
         self.tops, self.open = self._descend(self._below(listed_bits))
         self.tops[self.most == 0] = 0
 
@@ -56,8 +63,9 @@ class WindowSearch:
             tops: as found, those of open channels filled in.
         """
         width = self._magnitude.shape[1]
-        below = self._value < ((tops - 15) << 7)[self._channel]
-        lower = self._value < ((tops - self._depth) << 7)[self._channel]
+        tops_of_low = np.repeat(tops, self._each)
+        below = self._value < (tops_of_low - 15) << 7
+        lower = self._value < (tops_of_low - self._depth) << 7
         outside = self._low[below]
         bounds = (tops + 1) << 7
         rows = np.flatnonzero(self.most >= bounds)
@@ -69,10 +77,13 @@ class WindowSearch:
 
     def _below(self, listed_bits: int) -> Longs:
         """[C, LEVELS + 1]: the cost of weights below the middle and the bottom of each window."""
-        distance = np.minimum(self._start[self._channel] - (self._value >> 7), _DISTANCES - 1)
-        counts = np.bincount(
-            self._channel * _DISTANCES + distance, minlength=_DISTANCES * self._start.size
-        ).reshape(-1, _DISTANCES)
+        distance = np.repeat(self._start, self._each)
+        distance -= self._value >> 7
+        np.minimum(distance, _DISTANCES - 1, out=distance)
+        keys = np.repeat(np.arange(self._start.size) * _DISTANCES, self._each)
+        keys += distance
+        counts = np.bincount(keys, minlength=_DISTANCES * self._start.size)
+        counts = counts.reshape(-1, _DISTANCES)
         beyond: Longs = counts[:, ::-1].cumsum(1)[:, ::-1]
         cost = (self._escape_bits - listed_bits) * beyond[:, 16 : 17 + LEVELS]
         return cost + listed_bits * beyond[:, 8 : 9 + LEVELS]
@@ -92,6 +103,10 @@ class WindowSearch:
                 self._start[rows] >= self._lowest + level
             )
             rows = rows[worth]
+            # Most channels of which too many weights would be above show it in their first part.
+            candidate = self._start[rows] - np.int16(level)
+            few = self._count_above(rows, candidate, self._magnitude.shape[1] // _FIRST_PART)
+            rows = rows[least[rows] >= self._escape_bits * few]
             if not rows.size:
                 return tops, rows
             candidate = self._start[rows] - np.int16(level)
@@ -102,11 +117,25 @@ class WindowSearch:
             least[rows] = np.minimum(cost, least[rows])
         return tops, rows[least[rows] >= self._escape_bits * above]
 
-    def _count_above(self, rows: Longs, tops: Shorts) -> Longs:
-        """Weights of some rows whose exponent field is larger than `tops`."""
-        taken = self._magnitude
+    def _count_above(self, rows: Longs, tops: Shorts, width: int | None = None) -> Longs:
+        """Weights of some rows whose exponent field is larger than `tops`.
+
+        Args:
+            width: of how many inputs; all where it is left out.
+        """
+        taken = self._magnitude[:, :width]
         if rows.size < taken.shape[0]:
             taken = taken[rows]
-        flags = taken >= ((tops + 1) << 7)[:, None]
-        sums: Longs = np.add.reduce(flags.view(np.uint8), axis=1, dtype=np.uint32).astype(np.int64)
-        return sums
+        return counts_of_rows(taken >= ((tops + 1) << 7)[:, None])
+
+
+def counts_of_rows(flags: NDArray[np.bool_]) -> Longs:
+    """How many flags of [C, K] are set in each row, int64 [C]."""
+    counted: NDArray[Any] = flags
+    if flags.shape[1] % 8 == 0:
+        # Eight counters in each word; a byte overflows after 255 words.
+        words = flags.view(np.uint64)
+        sums = np.add.reduceat(words, np.arange(0, words.shape[1], 255), axis=1)
+        counted = sums.view(np.uint8)
+    counts: Longs = counted.sum(1, dtype=np.int64)
+    return counts

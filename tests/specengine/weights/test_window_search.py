@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,8 +14,9 @@ from specengine.weights.fragments import (
     unpack_lanes,
 )
 from specengine.weights.layout import E6, E7, E8, REGISTERS, F, Layout, N, X
-from specengine.weights.runs import extracting, placing
+from specengine.weights.runs import extracting, placing, rows_of_words
 from specengine.weights.window import choose_windows, plain_windows
+from specengine.weights.window_search import counts_of_rows
 
 LAYOUTS = {"F": F, "N": N, "X": X, "E8": E8, "E7": E7, "E6": E6}
 
@@ -57,24 +59,29 @@ def test_ties_go_to_the_lowest_window() -> None:
     assert choose_windows(bits).tops.tolist() == [127 + 15]
 
 
+@pytest.mark.parametrize("width", [0, 1, 7, 8, 64, 2040, 2048, 65536])
+def test_flags_are_counted_at_any_width(width: int) -> None:
+    """Rows of nothing else are the most that a byte of a word has to count."""
+    rng = np.random.default_rng(width)
+    flags = rng.random((6, width)) < np.array([0, 0.01, 0.5, 0.99, 1, 1])[:, None]
+    assert counts_of_rows(flags).tolist() == [np.count_nonzero(row) for row in flags]
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_grouped_bit_fields_are_those_of_the_layout(name: str) -> None:
     layout: Layout = LAYOUTS[name]
-    for runs, sources, targets in (
-        (placing(layout), REGISTERS, layout.words),
-        (extracting(layout), layout.words, REGISTERS),
-    ):
+    rows = rows_of_words(layout)
+    assert len({*range(REGISTERS), *rows}) <= REGISTERS + layout.words
+    for runs in (placing(layout), extracting(layout)):
         pairs = [
             (source, target, run.shift)
             for run in runs
-            for source, target in zip(
-                range(sources)[run.sources], range(targets)[run.targets], strict=True
-            )
+            for source, target in zip(range(99)[run.sources], range(99)[run.targets], strict=True)
         ]
         pieces = [
-            (piece.register, piece.word, piece.shift)
+            (piece.register, rows[piece.word], piece.shift)
             if runs is placing(layout)
-            else (piece.word, piece.register, -piece.shift)
+            else (rows[piece.word], piece.register, -piece.shift)
             for piece in layout.pieces
         ]
         assert sorted(pairs) == sorted(pieces)

@@ -1,0 +1,111 @@
+"""Stretches of all tensors of a shard are encoded in one stream; each tensor stays as if alone."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from specengine.weights import registry
+from specengine.weights.encode_folder import encode_folder
+from specengine.weights.layout import TILE
+from specengine.weights.manifest import Manifest
+from specengine.weights.ordered import Workers
+from specengine.weights.reader import EncodedFolder
+from specengine.weights.verify_folder import verify_folder
+
+Natural = Callable[..., torch.Tensor]
+WIDTH, TILES = 128, 24
+SHARD = "weights-00001-of-00001.safetensors"
+
+
+@pytest.fixture
+def tensors(natural: Natural) -> dict[str, torch.Tensor]:
+    """In the order of their data: matrices that outgrow a format between such that do not."""
+    noise = torch.randint(-(2**15), 2**15, (TILE * TILES, WIDTH), dtype=torch.int16)
+    crowded = natural(TILE * TILES, WIDTH, 1)
+    # A tenth of the weights in the lower half of the window: too many for the lists of w11s.
+    crowded[:, ::10] *= 2.0**-9
+    return {
+        "a": natural(TILE * 5 + 3, WIDTH, 2),
+        "b.noise": noise.view(torch.bfloat16),
+        "c.crowded": crowded,
+        "d": natural(TILE * 2, WIDTH, 3),
+    }
+
+
+@pytest.fixture
+def source(tmp_path: Path, tensors: dict[str, torch.Tensor]) -> Path:
+    (tmp_path / "source").mkdir()
+    save_file(tensors, tmp_path / "source" / "model.safetensors")
+    return tmp_path / "source"
+
+
+def _encode(source: Path, out: Path, form: str, threads: int) -> Manifest:
+    return encode_folder(source, out, form, threads=threads, report=lambda step: None)
+
+
+@pytest.mark.parametrize("form", ["w12", "w11s"])
+def test_outgrown_tensors_leave_their_neighbours_alone(
+    form: str,
+    source: Path,
+    tmp_path: Path,
+    tensors: dict[str, torch.Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = _encode(source, tmp_path / "whole", form, 1)
+    monkeypatch.setattr(registry, "STRETCH", TILE * WIDTH)
+    cut = _encode(source, tmp_path / "cut", form, 3)
+    assert cut == whole
+    files = [(tmp_path / run / SHARD).read_bytes() for run in ("whole", "cut")]
+    assert files[0] == files[1]
+    formats = {name: tensor.format for name, tensor in cut.tensors.items()}
+    assert formats == {"a": form, "b.noise": "plain", "c.crowded": "w12", "d": form}
+    assert verify_folder(tmp_path / "cut", threads=1, report=lambda step: None) == []
+    for name, tensor in tensors.items():
+        back = EncodedFolder(tmp_path / "cut").tensor(name)
+        assert back.view(torch.int16).equal(tensor.view(torch.int16)), name
+        octets = tensor.contiguous().view(torch.uint8).numpy().tobytes()
+        assert cut.tensors[name].sha256 == hashlib.sha256(octets).hexdigest()
+
+
+def test_the_rest_of_an_outgrown_tensor_is_not_encoded(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = []
+    form = registry.FORMATS["w12"]
+    original = type(form).encode
+
+    def counted(self: object, bits: torch.Tensor, room: torch.Tensor | None = None) -> object:
+        packed = original(form, bits, room)
+        noise.append(packed.escapes.shape[0] > bits.numel() // 2)
+        return packed
+
+    monkeypatch.setattr(registry, "STRETCH", TILE * WIDTH)
+    monkeypatch.setattr(type(form), "encode", counted)
+    _encode(source, tmp_path / "out", "w12", 1)
+    # 16 bits a weight are exceeded after fewer than half of them; three pieces are under way then.
+    assert 0 < sum(noise) < TILES // 2 + 3
+
+
+def test_a_digest_beside_other_work_is_that_of_all_bytes() -> None:
+    pieces = [bytes([i]) * (i * 5000) for i in range(9)]
+    with Workers(1) as workers:
+        ours, empty = workers.digest(), workers.digest()
+        for piece in pieces:
+            ours.update(memoryview(piece))
+        assert ours.hexdigest() == hashlib.sha256(b"".join(pieces)).hexdigest()
+        assert empty.hexdigest() == hashlib.sha256().hexdigest()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_few_pieces_are_held(threads: int) -> None:
+    drawn: list[int] = []
+    pieces = (drawn.append(piece) or piece for piece in range(100))
+    with Workers(threads) as workers:
+        for done, result in enumerate(workers.map(lambda piece: -piece, pieces)):
+            assert result == -done
+            assert len(drawn) - done <= 2 * threads + 1
+    assert len(drawn) == 100
