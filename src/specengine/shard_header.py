@@ -77,7 +77,7 @@ def read_header(path: Path) -> tuple[list[SourceTensor], bytes]:
 
 def _table(path: Path, text: bytes) -> dict[str, Any]:
     try:
-        table = json.loads(text, object_pairs_hook=_once)
+        table = json.loads(text, object_pairs_hook=without_repeats)
     except RecursionError as error:
         raise _fault(path, "has a corrupt header (nested too deeply)") from error
     except ValueError as error:
@@ -87,7 +87,12 @@ def _table(path: Path, text: bytes) -> dict[str, Any]:
     return table
 
 
-def _once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def without_repeats(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object of which no key says two things; for `object_pairs_hook`.
+
+    Raises:
+        ValueError: a key appears twice.
+    """
     table: dict[str, Any] = {}
     for key, value in pairs:
         if key in table:

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from specengine.errors import CheckpointError
-from specengine.shard_header import SourceTensor, read_header
+from specengine.shard_header import SourceTensor, read_header, without_repeats
 
 INDEX = "model.safetensors.index.json"
 _DOWNLOAD = "download the checkpoint again"
@@ -69,14 +69,18 @@ def is_plain_name(name: object) -> bool:
     )
 
 
-def read_json(path: Path) -> dict[str, object]:
+def read_json(path: Path, *, each_key_once: bool = False) -> dict[str, object]:
     """A JSON object from a file.
 
+    Args:
+        each_key_once: refuse keys that say two things; readers differ in which they take.
+
     Raises:
-        CheckpointError: the file is missing, unreadable, or not a JSON object.
+        CheckpointError: the file is missing, unreadable, or not such an object.
     """
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
+        hook = without_repeats if each_key_once else None
+        table = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=hook)
     except OSError as error:
         raise CheckpointError(
             f"cannot be read ({error.strerror})", where=str(path), fix=_DOWNLOAD
@@ -107,7 +111,7 @@ def _single(folder: Path) -> str:
 
 def _weight_map(index: Path) -> dict[str, str]:
     """File names by tensor, all of them in the index's own folder."""
-    table = read_json(index).get("weight_map")
+    table = read_json(index, each_key_once=True).get("weight_map")
     if not isinstance(table, dict) or not table:
         raise CheckpointError("has no weight_map", where=str(index), fix=_DOWNLOAD)
     for tensor, name in table.items():

@@ -143,10 +143,28 @@ class Manifest(_Record):
                 raise ValueError(
                     f"tensor {name!r:.80} is in the unknown shard {tensor.shard!r:.80}"
                 )
+            if not name.isprintable():
+                raise ValueError(f"tensor {name!r:.80} has a name that cannot be shown")
             end = max(array.end for array in tensor.arrays.values())
             if shard.header_bytes + end > shard.bytes:
                 raise ValueError(f"tensor {name!r:.80} ends outside its shard")
+        self._check_tiling()
         return self
+
+    def _check_tiling(self) -> None:
+        """Arrays that share bytes would each be other weights than were encoded."""
+        ranges: dict[str, list[tuple[int, int, str]]] = {name: [] for name in self.shards}
+        for name, tensor in self.tensors.items():
+            found = ranges[tensor.shard]
+            found += [(array.begin, array.end, name) for array in tensor.arrays.values()]
+        for shard, found in ranges.items():
+            at = 0
+            for begin, end, name in sorted(found):
+                if begin != at:
+                    raise ValueError(f"tensor {name!r:.80} does not begin where the last one ends")
+                at = end
+            if self.shards[shard].header_bytes + at != self.shards[shard].bytes:
+                raise ValueError(f"shard {shard!r:.80} has bytes that belong to no tensor")
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -172,10 +190,10 @@ def read_manifest(folder: Path) -> Manifest:
             where=str(folder),
             fix="give an encoded folder, or finish it with the same encode command",
         )
-    table = read_json(path)
+    table = read_json(path, each_key_once=True)
     if table.get("version") != VERSION:
         raise CheckpointError(
-            f"has version {table.get('version')}, this release reads {VERSION}",
+            f"has version {table.get('version')!r:.40}, this release reads {VERSION}",
             where=str(path),
             fix=_FIX,
         )
@@ -187,22 +205,30 @@ def read_manifest(folder: Path) -> Manifest:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "it"
+        # Keys of a forged file may hold line breaks.
+        field = field.encode("unicode_escape").decode()[:200]
         what = f"cannot be true ({field}: {first['msg']})"
         raise CheckpointError(what, where=str(path), fix=_FIX) from error
 
 
 def _explained(tensor: StoredTensor) -> bool:
-    """Whether the facts have what an inspection shows."""
+    """Whether the facts have what an inspection shows, and nothing else."""
     facts = tensor.facts
     if tensor.format == "plain":
-        return isinstance(facts.get("reason"), str)
+        reason = facts.get("reason")
+        return facts.keys() == {"reason"} and isinstance(reason, str) and reason.isprintable()
     escaped = facts.get("escaped")
     return (
-        all(type(facts.get(cost)) is float for cost in COSTS)
+        facts.keys() == {*COSTS, "escaped", "channels_of_zeros"}
+        and all(_is_finite(facts[cost]) for cost in COSTS)
         and isinstance(escaped, dict)
         and all(type(count) is int for count in escaped.values())
         and type(facts.get("channels_of_zeros")) is int
     )
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def _hash(body: dict[str, object]) -> str:
