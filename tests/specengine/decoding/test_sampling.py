@@ -1,6 +1,7 @@
 """Draws follow the target's distribution, whatever is drafted, and seeds repeat them."""
 
 from collections import Counter
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -117,18 +118,34 @@ def test_non_finite_logits_are_refused():
         distribution(torch.tensor([0.0, float("nan")]), Sampling(temperature=1.0))
 
 
+def _seeded(seed: int) -> Sampling:
+    return Sampling(temperature=0.9, top_p=0.95, presence_penalty=0.3, seed=seed)
+
+
+@pytest.fixture(scope="module")
+def ar_text(make_target, run_request):
+    """`ar_text(family, sampling)`: what the family says without a drafter."""
+
+    @cache
+    def text(family, how):
+        return run_request(Engine(make_target(family, stops=()), None), PROMPT, 24, sampling=how)
+
+    return text
+
+
+def test_a_seed_gives_a_text_of_its_own(family, ar_text):
+    greedy, eleven, twelve = (ar_text(family, how) for how in (None, _seeded(11), _seeded(12)))
+    assert greedy != eleven != twelve
+
+
 def test_a_seed_gives_the_ar_text_for_every_draft(
-    family, options, make_target, knowing_drafter, run_request
+    family, options, make_target, knowing_drafter, run_request, ar_text
 ):
     target = make_target(family, taps=(0,), stops=())
-    how = Sampling(temperature=0.9, top_p=0.95, presence_penalty=0.3, seed=11)
-    text = run_request(Engine(target, None), PROMPT, 24, sampling=how)
-    assert text != run_request(Engine(target, None), PROMPT, 24)
+    text = ar_text(family, _seeded(11))
     engine = Engine(target, knowing_drafter(PROMPT + text, target, 0.7), options)
-    assert run_request(engine, PROMPT, 24, sampling=how) == text
+    assert run_request(engine, PROMPT, 24, sampling=_seeded(11)) == text
     assert engine.counters.steps < 23
-    other = Sampling(temperature=0.9, top_p=0.95, presence_penalty=0.3, seed=12)
-    assert run_request(Engine(target, None), PROMPT, 24, sampling=other) != text
 
 
 def test_temperature_zero_is_the_greedy_text(make_target, run_request):
