@@ -4,6 +4,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from specpilot.cli.display import Display
@@ -21,7 +23,8 @@ INTERRUPTED = 130
 def drive(folder: Path, display: Display) -> int:
     """Run the controller of a run folder to its end; returns its exit code.
 
-    An interrupt ends it in order; the run can be resumed.
+    An interrupt ends it in order; the run can be resumed. Further ones change nothing: an impatient
+    one would cut off the end of servers and agents.
 
     Raises:
         SpecPilotError: the controller failed and could not say why.
@@ -34,20 +37,21 @@ def drive(folder: Path, display: Display) -> int:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True
         )
-    try:
-        code = None
-        while code is None:
-            code = _poll(process)
-            display.show(follower.new_lines())
-    except KeyboardInterrupt:
-        _end(process)
-        display.close()
-        say(f"stopped; continue with 'specpilot resume {folder}'", err=True)
-        return INTERRUPTED
-    except BaseException:
-        # A reader that left, or a line that cannot be shown: the controller must not run on.
-        _end(process)
-        raise
+    with _noted_interrupts() as interrupts:
+        try:
+            code = None
+            while code is None and not interrupts:
+                code = _poll(process)
+                display.show(follower.new_lines())
+        except BaseException:
+            # A reader that left, or a line that cannot be shown: the controller must not run on.
+            _end(process)
+            raise
+        if code is None:
+            _end(process)
+            display.close()
+            say(f"stopped; continue with 'specpilot resume {folder}'", err=True)
+            return INTERRUPTED
     display.close()
     _explain(code, log)
     return code
@@ -56,6 +60,17 @@ def drive(folder: Path, display: Display) -> int:
 def controller_log(folder: Path) -> Path:
     """Standard error of a run's controller: empty unless it failed."""
     return folder / "logs" / "controller.log"
+
+
+@contextmanager
+def _noted_interrupts() -> Iterator[list[int]]:
+    """The interrupts since the block was entered, instead of an exception at any line of it."""
+    received: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
 
 
 def _poll(process: "subprocess.Popen[bytes]") -> int | None:

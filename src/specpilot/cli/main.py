@@ -1,6 +1,7 @@
 """`specpilot`: every command, and the one place where errors become a line and an exit code."""
 
 import os
+import signal
 import sys
 from importlib.metadata import version as installed
 from typing import Annotated
@@ -109,7 +110,10 @@ def run(arguments: list[str]) -> int:
 def main() -> None:
     """Entry point of the installed command."""
     degrade_output()
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    # All is said: an interrupt now would replace the exit code.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -59,9 +59,15 @@ def main(folder: Path, parts: Parts | None = None) -> int:
 async def _supervised(folder: Path, parts: Parts | None) -> ExitCode:
     """End agents and servers before the process ends, when it is asked to end."""
     task = asyncio.ensure_future(_run(folder, parts))
+
+    def end() -> None:
+        # A second request, such as the kernel's when the parent is gone too, would cancel the end.
+        if not task.cancelling():
+            task.cancel()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, task.cancel)
+        loop.add_signal_handler(number, end)
     return await task
 
 

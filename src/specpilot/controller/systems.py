@@ -59,6 +59,14 @@ class SystemRepository:
         self.name("stock", commit)
         return self.system(commit)
 
+    def unlock(self) -> None:
+        """Remove the lock files of a git that was killed: they would stop every later one.
+
+        Only for the run's one controller, before it starts a git of its own.
+        """
+        for lock in self.folder.rglob("*.lock"):
+            lock.unlink()
+
     def system(self, commit: str) -> System:
         """The system that a commit holds.
 

@@ -126,6 +126,7 @@ class Run:
             state=state,
             progress=Progress(folder / PROGRESS_FILE),
         )
+        run.systems.unlock()
         return run
 
     def emit(self, event: Event) -> None:

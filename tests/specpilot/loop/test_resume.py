@@ -125,3 +125,16 @@ def test_attempts_count_once_however_often_the_agent_restarts(tmp_path: Path) ->
     direction = state.directions["fast"]
     assert direction.agent_starts > 1
     assert len(direction.attempts) == 1
+
+
+def test_locks_of_a_killed_git_stop_no_resumption(
+    unkilled: dict[str, RunState], tmp_path: Path
+) -> None:
+    deployment = deployment_of(budget={"max_rounds": 2})
+    write_deployment(tmp_path, deployment)
+    assert run_killed(tmp_path, parts_of(deployment, ONE), at=12, torn=False)
+    branches = [path for path in (tmp_path / "repo" / "refs").rglob("*") if path.is_file()]
+    for path in (*branches, tmp_path / "repo/refs/heads/best", tmp_path / "repo/packed-refs"):
+        path.with_name(f"{path.name}.lock").touch()
+
+    assert essence(run_to_end(tmp_path, ONE, [])) == essence(unkilled["one"])
