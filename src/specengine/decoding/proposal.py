@@ -100,10 +100,14 @@ class LatticeProposer:
         return tree
 
     def draft(self, slot: Slot, anchor: int, positions: int) -> Lattice:
-        """One drafter call; `positions` tokens whatever the remaining budget, as it was trained."""
+        """One drafter call; `positions` tokens whatever the remaining budget, as it was trained.
+
+        Raises:
+            NumericError: the drafter's numbers are not finite, or its lattice is none.
+        """
         assert slot.state is not None
         with self._counters.timed("draft"):
-            lattice = self._drafter.draft(slot.state, anchor, positions)
+            lattice = self._drafter.draft(slot.state, anchor, positions).check()
         self._count_positions(positions)
         return lattice
 
@@ -178,6 +182,8 @@ class LatticeProposer:
             lattice = self._drafter.draft_confident(
                 slot.state, anchor, self.positions, self._confidence
             )
+        if lattice.positions:
+            lattice.check()
         if lattice.positions < self.positions:
             self._counters.activations["confidence_cut"] += 1
         return lattice

@@ -6,8 +6,10 @@ import torch
 
 from specengine.decoding.engine import Engine
 from specengine.decoding.options import EngineOptions
+from specengine.drafters import load_drafter
+from specengine.drafters.checkpoint import write_network
 from specengine.drafters.loading import drafter_of
-from specengine.errors import NumericError, OptionError
+from specengine.errors import CheckpointError, NumericError, OptionError
 from specengine.lattice import Lattice
 from specengine.models import Target
 
@@ -91,6 +93,33 @@ def test_a_drafter_that_is_never_right_is_reported_within_fifty_steps(
     assert drafted == output
     assert engine.counters.steps == 52
     assert "none of its tokens was accepted in 50 steps" in caplog.text
+
+
+def test_a_drafter_that_overflows_in_half_precision_ends_the_request(
+    kind, make_kind, tiny_model, tmp_path
+):
+    target = Target(tiny_model("llama").half(), taps=(0,), eos_token_ids=frozenset())
+    network = make_kind(kind, target)
+    with torch.no_grad():
+        for layer in network.layers:
+            layer.mlp.down_proj.weight.mul_(3e4)
+    write_network(network, network.config, tmp_path / "d", shard_bytes=2**24)
+    engine = Engine(target, load_drafter("auto", tmp_path / "d", target))
+    plain = Engine(target, None).start([5, 6, 7], 6)
+    session = engine.start([5, 6, 7], 6)
+    # The first token is the prefill's, which drafts nothing.
+    assert session.step() == plain.step()
+    with pytest.raises(NumericError, match=r"drafter.*bfloat16 or float32"):
+        session.step()
+
+
+def test_weights_that_are_not_finite_are_named_at_the_load(kind, make_kind, llama, tmp_path):
+    network = make_kind(kind, llama)
+    with torch.no_grad():
+        network.layers[0].mlp.down_proj.weight[1, 2] = float("nan")
+    write_network(network, network.config, tmp_path / "d", shard_bytes=2**24)
+    with pytest.raises(CheckpointError, match=r"down_proj.weight.*non-finite"):
+        load_drafter("auto", tmp_path / "d", llama)
 
 
 def _state(drafter, target):
