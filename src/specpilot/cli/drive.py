@@ -97,6 +97,12 @@ def _explain(code: int, log: Path) -> None:
             where=str(log.parent.parent),
             fix=f"see {log}, then run 'specpilot resume'",
         )
+    if not log.exists():
+        raise SpecPilotError(
+            "was removed or moved while the run went on",
+            where=str(log.parent.parent),
+            fix="put it back and run 'specpilot resume', or start again",
+        )
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     if code != 0 and lines:
         say(f"error: {lines[-1]}", err=True)

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 from importlib.metadata import version as installed
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,6 +33,8 @@ from specpilot.core.errors import ExitCode, SpecPilotError, of_system
 USAGE_ERROR = 2
 """Exit code that the argument parser gives; ours keeps 2 for 'nothing promoted'."""
 INTERRUPTED = 130
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""The parser's, which has a public name in some of its versions only."""
 
 
 def _show_version(asked: bool) -> None:
@@ -84,13 +86,17 @@ def options(
 def run(arguments: list[str]) -> int:
     """Run one command line; returns its exit code."""
     try:
-        build_app()(args=arguments, prog_name="specpilot")
+        build_app()(args=arguments, prog_name="specpilot", standalone_mode=False)
     except Finished as finished:
         return int(finished.code)
+    except _UsageError as error:
+        _explain_usage(error)
+        return int(ExitCode.ERROR)
     except SpecPilotError as error:
         say(f"error: {one_line(error)}", err=True)
         return int(error.exit_code)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
+        # The parser turns the one into the other.
         say("interrupted", err=True)
         return INTERRUPTED
     except BrokenPipeError:
@@ -105,6 +111,15 @@ def run(arguments: list[str]) -> int:
         code = ended.code if isinstance(ended.code, int) else int(ExitCode.OK)
         return int(ExitCode.ERROR) if code == USAGE_ERROR else code
     return int(ExitCode.OK)
+
+
+def _explain_usage(error: Any) -> None:
+    """One line for arguments that make no command; help where there were none."""
+    where = "specpilot" if error.ctx is None else error.ctx.command_path
+    what = error.format_message().removesuffix(".")
+    if what:
+        said = f"{where}: {what}; see '{where} -h'"
+        say(f"error: {one_line(said)}", err=True)
 
 
 def main() -> None:

@@ -41,13 +41,15 @@ def list_entries(memory: Folder = DEFAULT, as_json: AsJson = False) -> None:
         return
     table = Table()
     for name in ("id", "gain", "options", "requires", "device"):
-        table.add_column(name)
+        # Other commands take an id whole: it is not to be cut.
+        table.add_column(name, no_wrap=name == "id", overflow="fold")
     for row in rows:
         options = ", ".join(f"{k} = {v}" for k, v in row["options"].items())
         gain = row["gain"]
         shown = f"{gain['point']:.3f}x" if gain else "-"
         table.add_row(row["id"], shown, options, ", ".join(row["requires"]), row["device_kind"])
-    Console(no_color=not is_terminal(), highlight=False).print(table)
+    colour = is_terminal()
+    Console(no_color=not colour, highlight=False, width=None if colour else 160).print(table)
 
 
 def show(entry: str, memory: Folder = DEFAULT, as_json: AsJson = False) -> None:

@@ -90,7 +90,7 @@ def write_deployment(deployment: Deployment, path: Path) -> None:
     Raises:
         SpecPilotError: it cannot be written; what was there before is untouched.
     """
-    partial = path.with_suffix(".partial")
+    partial = path.with_name(f".{path.name}.partial")
     text = tomli_w.dumps(deployment.model_dump(mode="json", exclude_none=True))
     try:
         partial.write_text(text, "utf-8")
@@ -152,8 +152,10 @@ def controller_process(folder: Path) -> psutil.Process | None:
 
 
 def _last_pid(line: str) -> int | None:
+    """The process of a line; None where it names none, because it is damaged or of another kind."""
     try:
         entry: dict[str, Any] = json.loads(line)
-    except ValueError:
+        pid = entry["data"]["pid"] if entry["kind"] == "controller_started" else None
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    return int(entry["data"]["pid"]) if entry.get("kind") == "controller_started" else None
+    return pid if isinstance(pid, int) and 0 < pid < 1 << 31 else None

@@ -168,8 +168,9 @@ class Journal:
 def _parse_line(path: Path, number: int, text: bytes, previous: str) -> JournalLine:
     fix = "restore the run folder from a copy; lines before this one are intact"
     try:
-        line = JournalLine.model_validate(json.loads(text))
-    except (ValueError, ValidationError) as error:
+        # As text, because bytes may begin with a mark that other readers refuse.
+        line = JournalLine.model_validate(json.loads(text.decode()))
+    except (ValueError, ValidationError, RecursionError) as error:
         raise _failure(path, f"line {number} is damaged", fix) from error
     body = line.to_json()
     del body["hash"]

@@ -200,7 +200,8 @@ def load_deployment(path: Path) -> Deployment:
     if path.exists() and not path.is_file():
         raise DeploymentError("is no file", where=str(path), fix="give a deployment file")
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        # Some editors begin a file with a byte order mark, which nobody sees.
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise DeploymentError(
             f"cannot be read ({error.strerror})", where=str(path), fix="check the path"

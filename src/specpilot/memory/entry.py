@@ -6,6 +6,7 @@ that was changed is another entry, or none.
 
 import hashlib
 import json
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -80,11 +81,17 @@ def write_entry(folder: Path, stored: StoredEntry) -> Path:
     if target.is_dir():
         return target
     folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / f".{stored.id}.partial"
-    partial.mkdir(exist_ok=True)
-    for name, data in stored.files().items():
-        (partial / name).write_bytes(data)
-    partial.rename(target)
+    # A folder of its own: another process may be writing the same entry.
+    with tempfile.TemporaryDirectory(prefix=f".{stored.id}.", dir=folder) as place:
+        partial = Path(place, "entry")
+        partial.mkdir()
+        for name, data in stored.files().items():
+            (partial / name).write_bytes(data)
+        try:
+            partial.rename(target)
+        except OSError:
+            if not target.is_dir():
+                raise
     return target
 
 

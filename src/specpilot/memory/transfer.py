@@ -30,10 +30,15 @@ def export_entries(registry: Registry, names: Sequence[str], path: Path) -> tupl
         stored = registry.find(name)
         for item in (*registry.requirements(stored), stored):
             chosen[item.id] = item
-    with zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as archive:
-        for entry_id, item in chosen.items():
-            for file_name, data in item.files().items():
-                archive.writestr(zipfile.ZipInfo(f"{entry_id}/{file_name}", _FIXED_TIME), data)
+    try:
+        with zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as archive:
+            for entry_id, item in chosen.items():
+                for file_name, data in item.files().items():
+                    archive.writestr(zipfile.ZipInfo(f"{entry_id}/{file_name}", _FIXED_TIME), data)
+    except OSError:
+        # Half a file would look like an export, and stop the next one.
+        path.unlink(missing_ok=True)
+        raise
     return tuple(chosen)
 
 
@@ -45,6 +50,8 @@ def import_entries(registry: Registry, path: Path) -> tuple[str, ...]:
     Raises:
         Refused: not such a file, a strange member, or content that is not what its id says.
     """
+    if path.exists() and not path.is_file():
+        raise Refused("is no file", where=str(path), fix="give the file of a memory export")
     try:
         with zipfile.ZipFile(path) as archive:
             found = _read(archive, path)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from specpilot.controller.journal import read_journal
-from specpilot.core.errors import SpecPilotError
+from specpilot.core.errors import SpecPilotError, of_system
 from specpilot.report.facts import build_report
 from specpilot.report.figures import figures
 from specpilot.report.html import render_html
@@ -31,9 +31,7 @@ def write_report(run_folder: Path) -> tuple[dict[str, Any], Path]:
         for name, text in texts.items():
             _write(folder / name, text)
     except OSError as error:
-        raise SpecPilotError(
-            f"cannot be written ({error.strerror})", where=str(folder), fix="free space, then retry"
-        ) from error
+        raise of_system(error, where=str(folder)) from error
     return report, folder
 
 

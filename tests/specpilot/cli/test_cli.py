@@ -143,7 +143,10 @@ BAD: list[tuple[list[str], int, str]] = [
     (["ctl", "check"], 5, "SPECPILOT_SOCKET"),
     (["ctl", "nonsense"], 1, "nonsense"),
     (["nonsense"], 1, "nonsense"),
-    (["optimize"], 1, "Missing argument"),
+    (["optimize"], 1, "specpilot optimize: Missing argument 'deployment'; see 'specpilot opt"),
+    (["status", "a", "b"], 1, "specpilot status: Got unexpected extra argument"),
+    (["memory", "lsit"], 1, "specpilot memory: No such command 'lsit'"),
+    (["resume", "--rouns", "2"], 1, "specpilot resume: No such option: --rouns"),
     (["doctor", "missing.toml"], 1, "cannot be read"),
     (["plan", "missing.toml"], 1, "cannot be read"),
     (["serve", "missing.toml"], 1, "cannot be read"),
@@ -166,8 +169,8 @@ def test_bad_calls_end_with_one_line_and_a_code(
     error = capsys.readouterr().err
     assert text in error
     assert "Traceback" not in error
-    if error.startswith("error: "):
-        assert error.count("\n") == 1
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
     assert sorted(path.name for path in work.iterdir()) == ["taken.toml"]
 
 

@@ -15,7 +15,7 @@ from specpilot.cli.display import choose_display
 from specpilot.cli.drive import drive
 from specpilot.cli.follow import Follower
 from specpilot.cli.output import Finished
-from specpilot.cli.runs import write_deployment
+from specpilot.cli.runs import controller_process, write_deployment
 from specpilot.cli.watching import Watch
 from specpilot.controller import main as controller
 from specpilot.core.errors import JournalError, SpecPilotError
@@ -140,3 +140,61 @@ def test_a_deployment_that_cannot_be_replaced_stays(
         write_deployment(simulation.deployment_of(), path)
     assert path.read_bytes() == b"kept"
     assert [item.name for item in work.iterdir()] == ["deployment.toml"]
+
+
+LINES = {
+    "deep": b"[" * 100_000,
+    "text for a number": b'{"kind": "controller_started", "data": {"pid": "x"}}',
+    "no data": b'{"kind": "controller_started"}',
+    "a list": b'["controller_started"]',
+    "no process": b'{"kind": "controller_started", "data": {"pid": -1}}',
+    "huge": b'{"kind": "controller_started", "data": {"pid": 1%s}}' % (b"0" * 40),
+    "byte order mark": None,
+}
+
+
+@pytest.mark.parametrize("form", LINES)
+def test_every_command_survives_a_damaged_line(
+    form: str, work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deployment = simulation.deployment_of(platform=PLAIN)
+    simulation.write_deployment(work / "r", deployment)
+    parts = simulation.parts_of(deployment, {})
+    assert simulation.run_killed(work / "r", parts, at=4, torn=False)
+    path = work / "r" / "journal.jsonl"
+    line, whole = LINES[form], path.read_bytes()
+    path.write_bytes(b"\xef\xbb\xbf" + whole if line is None else whole + line + b"\n")
+
+    for command in ("status", "report", "ceiling", "force", "resume"):
+        assert main.run([command, "r"]) in (1, 5)
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1, (command, said)
+        assert "journal.jsonl" in said or command == "force"
+    assert controller_process(work / "r") is None
+
+
+def test_a_folder_that_is_taken_away_is_named(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = work / "python"
+    script.write_text("#!/bin/sh\nmv run moved\nexit 1\n", encoding="utf-8")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    with pytest.raises(SpecPilotError, match="run: was removed or moved"):
+        drive(Path("run"), choose_display(Watch(work / "run"), json_lines=True))
+
+
+def test_a_report_that_cannot_be_written_says_why(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deployment = simulation.deployment_of(platform=PLAIN)
+    simulation.write_deployment(work / "r", deployment)
+    simulation.run_killed(work / "r", simulation.parts_of(deployment, {}), at=4, torn=False)
+    (work / "r" / "report").touch()
+    assert main.run(["report", "r"]) == 1
+    said = capsys.readouterr().err
+    assert "File exists" in said
+    assert "free" not in said
+
+
+def test_a_file_may_be_called_partial(work: Path) -> None:
+    write_deployment(simulation.deployment_of(), work / "d.partial")
+    assert [item.name for item in work.iterdir()] == ["d.partial"]

@@ -162,6 +162,9 @@ def test_what_is_allowed_loads_and_survives_its_own_spelling(tmp_path: Path) -> 
     assert found.platform.devices == ("cuda:0", "cuda:10")
     assert found.engine.options == {"tree": "chain", "nodes": 8, "on": True, "share": 0.5}
     assert found.agent.deadline_seconds == 5.0
+    marked = tmp_path / "marked.toml"
+    marked.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load_deployment(marked) == found, "a byte order mark, which some editors write"
     again = parse_deployment(found.model_dump(mode="json", exclude_none=True), where="again")
     assert again == found == Deployment.model_validate(found.to_json())
 

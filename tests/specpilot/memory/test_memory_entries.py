@@ -1,5 +1,7 @@
 """Entries reproduce their source exactly, and what was changed is refused."""
 
+import os
+import resource
 import zipfile
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from specpilot.controller.systems import SystemRepository
 from specpilot.core.errors import Refused
 from specpilot.memory.admission import admit, verify_entry
-from specpilot.memory.entry import Entry, StoredEntry, read_entry
+from specpilot.memory.entry import Entry, StoredEntry, read_entry, write_entry
 from specpilot.memory.registry import Registry
 from specpilot.memory.transfer import export_entries, import_entries
 
@@ -198,3 +200,41 @@ def test_a_file_that_is_no_archive_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.zip").write_bytes(b"PK\x03\x04 nothing")
     with pytest.raises(Refused, match="not a memory export"):
         import_entries(Registry(tmp_path / "other"), tmp_path / "x.zip")
+
+
+def test_two_writers_of_one_entry_leave_it_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = entry_between(tmp_path / "git", STOCK, edited(a=b"one = 2\n"))
+    rename = Path.rename
+
+    def late(self: Path, target: Path) -> Path:
+        monkeypatch.setattr(Path, "rename", rename)
+        write_entry(tmp_path / "memory", stored)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    written = write_entry(tmp_path / "memory", stored)
+
+    assert read_entry(written) == stored
+    assert [item.name for item in written.parent.iterdir()] == [stored.id]
+
+
+def test_an_export_that_does_not_fit_leaves_no_file(tmp_path: Path) -> None:
+    stored = entry_between(tmp_path / "git", STOCK, edited(a=os.urandom(3000).hex().encode()))
+    registry = Registry(tmp_path / "memory")
+    registry.add(stored)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            export_entries(registry, [stored.id], tmp_path / "all.zip")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not (tmp_path / "all.zip").exists()
+
+
+def test_an_import_reads_files_alone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(Refused, match="is no file"):
+        import_entries(Registry(tmp_path / "memory"), tmp_path / "pipe")
