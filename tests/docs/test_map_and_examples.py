@@ -140,6 +140,23 @@ def test_the_table_of_init_is_what_init_writes(
         assert found[key] == value, key
 
 
+def test_every_route_of_the_server_is_in_the_docs() -> None:
+    source = (SOURCE / "specengine" / "server" / "app.py").read_text(encoding="utf-8")
+    routes = re.findall(r'\("(?:GET|POST)", "([^"{]+)"', source)
+    assert len(routes) > 8
+    page = (ROOT / "docs" / "engine.md").read_text(encoding="utf-8")
+    table = page.partition("## Requests")[2].partition("\n## ")[0]
+    missing = [route for route in routes if f"{route.rstrip('/')}`" not in table]
+    assert missing == []
+
+
+def test_no_pin_contradicts_a_cuda_build_of_torch() -> None:
+    # Such a build requires NVIDIA's libraries in the versions that it was built with.
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = [line for line in lines if line.startswith("nvidia-")]
+    assert [line for line in pinned if not line.startswith("nvidia-ml-py==")] == []
+
+
 def test_the_run_in_the_readme_is_the_recorded_one() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     recorded = ROOT / "benchmarks" / "results" / "demo.json"

@@ -32,7 +32,10 @@ def fetch(benchmark: str) -> tuple[Path, str]:
             fix=f'give its file, as in {{ {benchmark} = "requests.jsonl" }}',
         )
     dataset = HUB_DATASETS[benchmark]
-    advice = f'download it as JSON Lines and give the file: {{ {benchmark} = "{benchmark}.jsonl" }}'
+    advice = (
+        f'download it as JSON Lines and give the file: {{ {benchmark} = "{benchmark}.jsonl" }}; '
+        f'or play the few prompts that ship: {{ {benchmark} = "builtin" }}'
+    )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 

@@ -154,6 +154,7 @@ def test_a_hub_without_readable_files_is_named(hub: Hub, tmp_path: Path) -> None
     hub.repositories["datasets/openai/openai_humaneval"] = {"README.md": b"x"}
     answer = ask(hub, tmp_path, "humaneval")
     assert "openai/openai_humaneval: the hub has no JSON Lines or Parquet file of it" in answer
+    assert '{ humaneval = "builtin" }' in answer
 
 
 def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
