@@ -64,13 +64,17 @@ def controller_log(folder: Path) -> Path:
 
 @contextmanager
 def _noted_interrupts() -> Iterator[list[int]]:
-    """The interrupts since the block was entered, instead of an exception at any line of it."""
+    """The interrupts since the block was entered, instead of an exception at any line of it.
+
+    After the first one the command is ending, so later ones are swallowed beyond the block too.
+    """
     received: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
     try:
         yield received
     finally:
-        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+        if not received:
+            signal.signal(signal.SIGINT, before or signal.SIG_DFL)
 
 
 def _poll(process: "subprocess.Popen[bytes]") -> int | None:
