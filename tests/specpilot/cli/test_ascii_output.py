@@ -12,7 +12,7 @@ import simulation
 from specpilot.controller.main import run_controller
 from specpilot.core.errors import ExitCode
 
-COMMAND = [sys.executable, "-m", "specpilot.cli.main"]
+COMMAND = [sys.executable, "-m", "specpilot"]
 ASCII = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
 
 

@@ -18,7 +18,7 @@ from specpilot.core.deployment import Deployment
 from specpilot.core.errors import Refused, SpecPilotError
 
 PLAIN = {"devices": ["cpu"], "isolation": "none"}
-COMMAND = [sys.executable, "-m", "specpilot.cli.main"]
+COMMAND = [sys.executable, "-m", "specpilot"]
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from specpilot.core.deployment import load_deployment, parse_deployment
 from specpilot.core.errors import ExitCode, Refused
 
 PLAIN = {"devices": ["cpu"], "isolation": "none"}
-COMMAND = [sys.executable, "-m", "specpilot.cli.main"]
+COMMAND = [sys.executable, "-m", "specpilot"]
 
 
 def write(folder: Path, **changes: Any) -> Path:

@@ -21,7 +21,7 @@ from specpilot.controller import main as controller
 from specpilot.core.errors import JournalError, SpecPilotError
 
 PLAIN = {"devices": ["cpu"], "isolation": "none"}
-COMMAND = [sys.executable, "-m", "specpilot.cli.main"]
+COMMAND = [sys.executable, "-m", "specpilot"]
 
 
 def test_an_interrupt_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:

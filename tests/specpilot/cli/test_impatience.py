@@ -15,7 +15,7 @@ from specpilot.cli.main import run
 from specpilot.cli.runs import write_deployment
 
 PLAIN = {"devices": ["cpu"], "isolation": "none"}
-COMMAND = [sys.executable, "-m", "specpilot.cli.main"]
+COMMAND = [sys.executable, "-m", "specpilot"]
 
 
 @pytest.mark.parametrize("kind", ["lease_taken", "agent_started"])

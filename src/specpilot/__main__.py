@@ -1,0 +1,20 @@
+"""The installed command: imports nothing heavy before an interrupt is answered in one line."""
+
+import sys
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as a shell gives it."""
+
+
+def main() -> None:
+    """Entry point of `specpilot` and `python -m specpilot`."""
+    try:
+        from specpilot.cli import main as commands
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(INTERRUPTED)
+    commands.main()
+
+
+if __name__ == "__main__":
+    main()
