@@ -6,6 +6,10 @@ from torch import nn
 from specengine.drafters.records import DSparkConfig
 
 
+class CandidateRows(nn.Linear):
+    """A linear layer of which a draft reads single rows: another layout would hide them."""
+
+
 class MarkovHead(nn.Module):
     """Low-rank bias of a position's logits, given the token before it.
 
@@ -18,7 +22,9 @@ class MarkovHead(nn.Module):
         rank, hidden = config.markov_rank, config.hidden_size
         self.rank, self.head_type = rank, config.markov_head_type
         self.markov_w1 = nn.Embedding(config.vocab_size, rank)
-        self.markov_w2 = nn.Linear(rank, config.draft_vocab_size or config.vocab_size, bias=False)
+        self.markov_w2 = CandidateRows(
+            rank, config.draft_vocab_size or config.vocab_size, bias=False
+        )
         # Zero second factors make a fresh head add nothing, so training starts from the unary.
         nn.init.zeros_(self.markov_w2.weight)
         if self.head_type == "gated":

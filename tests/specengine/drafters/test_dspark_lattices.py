@@ -10,6 +10,7 @@ import torch
 from specengine.drafters.dspark import DSparkDrafter
 from specengine.drafters.loading import drafter_of
 from specengine.errors import NumericError, OptionError
+from specengine.models.linear import PrepackedLinear, replace_linear
 from specengine.trees import build
 
 _spec = importlib.util.spec_from_file_location(
@@ -77,6 +78,17 @@ def test_the_chain_is_the_sequential_argmax(name, make_kind, target):
         path.append(token)
     assert build("chain", lattice, ANCHOR, 9).tokens.tolist() == path
     assert lattice.candidates == (1 if name == "dspark-rnn" else 16)
+
+
+@pytest.mark.parametrize("name", ["dspark", "dspark-gated", "dspark-rnn", "dspark-own"])
+def test_prepacked_layers_draft_the_same(name, make_kind, target):
+    network = make_kind(name, target)
+    features, _, _ = _setting(network, target)
+    _, plain = _draft(drafter_of(network, target), features)
+    replace_linear(network, PrepackedLinear)
+    _, packed = _draft(drafter_of(network, target), features)
+    assert packed.ids.tolist() == plain.ids.tolist()
+    np.testing.assert_allclose(packed.edge, plain.edge, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["dspark", "dspark-gated", "dspark-own"])
