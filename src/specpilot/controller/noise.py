@@ -10,7 +10,7 @@ LARGE_NOISE = 0.05
 HOPELESS_GAIN = 0.5
 """Few changes gain as much: a run that needs it might as well not be made."""
 REMEDIES = (
-    "stop other work on this machine, give servers fewer threads (engine.threads), or play more "
+    "stop other work on this machine, leave the judge a core (engine.threads), or play more "
     "requests (workload.development)"
 )
 

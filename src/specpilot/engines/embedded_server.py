@@ -11,17 +11,19 @@ from typing import Any, TypeVar
 
 from specpilot.core.errors import EngineFailure
 from specpilot.core.measurement import Counters, Profile, TokenScore
-from specpilot.core.requests import Request, RequestOutcome
+from specpilot.core.requests import FinishReason, Request, RequestOutcome
 from specpilot.core.system import Checkout
 from specpilot.engines.base import Recording
 from specpilot.engines.client import EngineClient
-from specpilot.sandbox.foreign import spoken
+from specpilot.sandbox.foreign import one_line, spoken
 from specpilot.sandbox.process import ConfinedProcess, last_line
 
 Answer = TypeVar("Answer")
 MOST_WRITTEN = 16 * 2**20
 """Bytes of a server's log and of its socket folder: a few lines, and one socket."""
 _LOOK_SECONDS = 0.5
+_ENDING_SECONDS, _ENDING_LOOKS = 1.0, 50
+"""How long a server that failed a call may take to end, and how often it is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,12 @@ class EmbeddedServer:
 
     async def generate(self, request: Request) -> RequestOutcome:
         """Play one request, greedily."""
-        return await self._explained(self._awake.generate(request))
+        outcome = await self._explained(self._awake.generate(request))
+        if outcome.finish_reason is not FinishReason.FAILED or not await self._is_ending():
+            return outcome
+        # A defect of an engine answers its clients before its process ends: the log knows more.
+        why = one_line(f"{outcome.error}; {self._ended('at that')}")
+        return outcome.model_copy(update={"error": why})
 
     async def score(
         self, prompt: Sequence[int], output: Sequence[int], prefill_length: int | None = None
@@ -148,12 +155,17 @@ class EmbeddedServer:
         try:
             return await call
         except EngineFailure as failure:
-            # A connection ends a moment before its process does.
-            for _ in range(20):
-                if self._excess or self._process.return_code is not None:
-                    raise self._ended(f"during {failure.where}") from failure
-                await asyncio.sleep(0.01)
+            if await self._is_ending():
+                raise self._ended(f"during {failure.where}") from failure
             raise
+
+    async def _is_ending(self) -> bool:
+        """Whether the process is gone, or goes in a moment: its connections end before it does."""
+        for _ in range(_ENDING_LOOKS):
+            if self._excess or self._process.return_code is not None:
+                return True
+            await asyncio.sleep(_ENDING_SECONDS / _ENDING_LOOKS)
+        return False
 
     async def _end_when_it_floods(self) -> None:
         while not self._excess:
