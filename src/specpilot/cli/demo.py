@@ -38,10 +38,12 @@ class DemoSize:
     tokens: int
     sealed_tokens: int
     directions: int
+    attempts: int
+    """Of one direction."""
 
 
-FULL = DemoSize(development=4, sealed=3, tokens=20, sealed_tokens=48, directions=4)
-QUICK = DemoSize(development=2, sealed=2, tokens=12, sealed_tokens=20, directions=1)
+FULL = DemoSize(development=4, sealed=3, tokens=20, sealed_tokens=48, directions=4, attempts=3)
+QUICK = DemoSize(development=2, sealed=2, tokens=12, sealed_tokens=20, directions=1, attempts=1)
 
 
 def command(
@@ -101,7 +103,7 @@ def demo_deployment(
                 "sealed_max_new_tokens": size.sealed_tokens,
             },
             "agent": {"kind": "playbook", "max_directions": size.directions},
-            "budget": {"max_rounds": 1},
+            "budget": {"max_rounds": 1, "max_attempts_per_direction": size.attempts},
         },
         where="demo",
     )
