@@ -2,8 +2,7 @@
 
 import sys
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as a shell gives it."""
+from specpilot.core.errors import ExitCode
 
 
 def main() -> None:
@@ -12,7 +11,7 @@ def main() -> None:
         from specpilot.cli import main as commands
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
-        sys.exit(INTERRUPTED)
+        sys.exit(ExitCode.INTERRUPTED)
     commands.main()
 
 

@@ -1,10 +1,12 @@
 """Tiny random models of every supported family, float32, and random draft trees, for tests."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
@@ -146,3 +148,17 @@ def tiny_model() -> Callable[..., PreTrainedModel]:
 def tree_maker() -> Callable[..., DraftTree]:
     """`tree_maker(generator, anchor, nodes, chainy)`: a random draft tree."""
     return random_tree
+
+
+@pytest.fixture
+def planning(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether the planning kernel was allowed, for every product of queries and keys."""
+    seen: list[bool] = []
+    attend = functional.scaled_dot_product_attention
+
+    def watched(*arguments: Any, **options: Any) -> torch.Tensor:
+        seen.append(torch.backends.cuda.cudnn_sdp_enabled())
+        return attend(*arguments, **options)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", watched)
+    return seen

@@ -16,10 +16,7 @@ def eagle2_places(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Rows of the tree that hold the first tokens of a path.
 
-    Args:
-        edge: float32 [B, D, K, K] in nats, finite.
-        slots: int64 [B, D], the path's slot at each position; -1 from where it leaves the lattice.
-        nodes: N, the root included.
+    Args are those of `sequoia_places`.
 
     Returns:
         int64 [B, D], the smallest tree that holds the path's first 1, 2, ... tokens; N + 1 where

@@ -20,10 +20,7 @@ def opt_tree_places(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
     """Rows of the tree that hold the first tokens of a path.
 
-    Args:
-        edge: float32 [B, D, K, K] in nats, finite.
-        slots: int64 [B, D], the path's slot at each position; -1 from where it leaves the lattice.
-        nodes: N, the root included.
+    Args are those of `sequoia_places`.
 
     Returns:
         int64 [B, D], the smallest beginning of the tree that holds the path's first 1, 2, ...

@@ -17,7 +17,6 @@ from specpilot.core.errors import ExitCode, SpecPilotError
 POLL_SECONDS = 0.25
 END_SECONDS = 60.0
 """Time in which an interrupted controller ends its servers and agents."""
-INTERRUPTED = 130
 
 
 def drive(folder: Path, display: Display) -> int:
@@ -51,7 +50,7 @@ def drive(folder: Path, display: Display) -> int:
             _end(process)
             display.close()
             say(f"stopped; continue with 'specpilot resume {folder}'", err=True)
-            return INTERRUPTED
+            return int(ExitCode.INTERRUPTED)
     display.close()
     _explain(code, log)
     return code

@@ -32,7 +32,6 @@ from specpilot.core.errors import ExitCode, SpecPilotError, of_system
 
 USAGE_ERROR = 2
 """Exit code that the argument parser gives; ours keeps 2 for 'nothing promoted'."""
-INTERRUPTED = 130
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """The parser's, which has a public name in some of its versions only."""
 
@@ -98,7 +97,7 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         # The parser turns the one into the other.
         say("interrupted", err=True)
-        return INTERRUPTED
+        return int(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         # The reader of our output left; nothing more can be said to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

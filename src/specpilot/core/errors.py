@@ -13,6 +13,8 @@ class ExitCode(IntEnum):
     VOID = 3
     BUDGET_SPENT = 4
     REFUSED = 5
+    INTERRUPTED = 130
+    """After Ctrl-C, as a shell gives it."""
 
 
 class SpecPilotError(Exception):

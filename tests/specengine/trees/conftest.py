@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from specengine.lattice import Lattice
+from specengine.trees import TreeBuilder
 
 MakeLattice = Callable[..., Lattice]
+BuiltPlaces = Callable[[TreeBuilder, Lattice, list[int], int], tuple[list[int], int]]
 
 
 @pytest.fixture
@@ -30,3 +32,25 @@ def draw_lattice(
         edge = np.minimum(np.round(edge), 0.0)
     ids = np.stack([rng.permutation(1000)[:candidates] for _ in range(positions)])
     return Lattice(ids=ids.astype(np.int64), edge=edge.astype(np.float32)).check()
+
+
+@pytest.fixture
+def built_places() -> BuiltPlaces:
+    """`built_places(builder, lattice, slots, nodes)`: rows of the built tree up to each token of a
+    path, and the tree's size."""
+    return places_by_building
+
+
+def places_by_building(
+    builder: TreeBuilder, lattice: Lattice, slots: list[int], nodes: int
+) -> tuple[list[int], int]:
+    """Walk the path down the tree that the builder makes."""
+    tree = builder(lattice, -1, nodes)
+    found, tip = [nodes + 1] * lattice.positions, 0
+    for position, slot in enumerate(slots):
+        is_next = (tree.parent == tip) & (tree.tokens == lattice.ids[position, slot])
+        if slot < 0 or not is_next.any():
+            break
+        tip = int(is_next.argmax())
+        found[position] = tip + 1
+    return found, len(tree)

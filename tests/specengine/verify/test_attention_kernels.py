@@ -1,26 +1,10 @@
 """No pass of a target leaves its attention to kernels that plan for every length."""
 
-import pytest
 import torch
-from torch.nn import functional
 
 from specengine.decoding.engine import Engine
 from specengine.models import Target
 from specengine.verify.attention_kernels import decoding_attention
-
-
-@pytest.fixture
-def planning(monkeypatch):
-    """Whether the planning kernel was allowed, for every product of queries and keys."""
-    seen = []
-    attend = functional.scaled_dot_product_attention
-
-    def watched(*arguments, **options):
-        seen.append(torch.backends.cuda.cudnn_sdp_enabled())
-        return attend(*arguments, **options)
-
-    monkeypatch.setattr(functional, "scaled_dot_product_attention", watched)
-    return seen
 
 
 def test_within_only_kernels_without_plans_are_allowed():
