@@ -69,6 +69,8 @@ def test_errors_are_one_line(
 ) -> None:
     assert run(["weights", "encode", str(tmp_path / "none"), str(tmp_path / "out")]) == 1
     assert capfd.readouterr().err.startswith("error: ")
+    assert run(["weights", "encode", str(checkpoint), str(checkpoint)]) == 1
+    assert "name a new folder" in capfd.readouterr().err
     assert run(["weights", "encode", str(checkpoint), "x", "--format", "w13"]) == 1
     assert "use w12, w12n, w11s" in capfd.readouterr().err
     assert run(["weights", "verify", str(checkpoint)]) == 1

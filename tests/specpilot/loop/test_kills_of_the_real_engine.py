@@ -61,7 +61,6 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
                 "benchmarks": {"one": str(folder / "one.jsonl")},
                 "development": 1,
                 "sealed": 1,
-                "passes": 1,
                 "max_new_tokens": 32,
                 "sealed_max_new_tokens": 32,
             },
