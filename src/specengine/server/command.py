@@ -90,11 +90,13 @@ def _serve(arguments: argparse.Namespace) -> int:
     else:
         bound = bind_tcp(arguments.host, arguments.port)
     # What is loaded stays: scanning it while it grows would cost a tenth of the start, and scanning
-    # it later would cost pauses.
+    # it later would cost pauses. Modules leave little garbage and take the longest to scan; what
+    # the weights leave may be large.
     gc.disable()
     try:
         from specengine.server.life import load_service, serve
 
+        gc.freeze()
         service = load_service(arguments, system)
         gc.collect()
         gc.freeze()

@@ -18,6 +18,7 @@ from specpilot.core.deployment import Deployment
 from specpilot.core.errors import Refused, SpecPilotError
 
 PLAIN = {"devices": ["cpu"], "isolation": "none"}
+ONE = {"kind": "playbook", "max_directions": 1}
 COMMAND = [sys.executable, "-m", "specpilot"]
 
 
@@ -34,7 +35,7 @@ def begun(work: Path) -> Path:
 def test_of_commands_that_start_at_once_one_runs_and_its_deployment_stays(work: Path) -> None:
     for passes in (1, 2):
         table = {"benchmarks": ["gsm8k"], "development": 8, "sealed": 8, "passes": passes}
-        deployment = simulation.deployment_of(platform=PLAIN, workload=table)
+        deployment = simulation.deployment_of(platform=PLAIN, agent=ONE, workload=table)
         write_deployment(deployment, work / f"{passes}.toml")
     both = [
         subprocess.Popen(

@@ -84,7 +84,8 @@ def play(folder: Path, *arguments: str, kibibytes: int | None = None) -> tuple[i
 
 def write_simulated(folder: Path) -> None:
     """`made/deployment.toml` of a short simulated run."""
-    deployment = simulation.deployment_of(platform=PLAIN)
+    two = {"kind": "playbook", "max_directions": 2}
+    deployment = simulation.deployment_of(platform=PLAIN, agent=two)
     simulation.write_deployment(folder / "made", deployment)
 
 

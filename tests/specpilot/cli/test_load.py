@@ -4,19 +4,29 @@ import os
 import subprocess
 import sys
 
+import psutil
 import pytest
 import simulation
 
 from specpilot.cli.load import Load, advice, measure_load, note_load
 
 
-def test_the_busiest_process_is_named() -> None:
-    other = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+def test_the_busiest_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one process: what else runs on this machine may be busier."""
+    everyone = psutil.process_iter
+    program = "print(flush=True)\nwhile True: pass"
+    other = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert other.stdout is not None
+    monkeypatch.setattr(
+        psutil, "process_iter", lambda fields: (p for p in everyone(fields) if p.pid == other.pid)
+    )
     try:
-        load = measure_load(2.0)
+        other.stdout.readline()
+        load = measure_load(0.5)
     finally:
         other.kill()
         other.wait()
+        other.stdout.close()
     assert load.disturbs
     assert f"(pid {other.pid})" in load.spell()
     assert 1 <= load.free_cores <= len(os.sched_getaffinity(0))

@@ -19,8 +19,9 @@ LINE = b'{"seq": 0}\n'
 
 @pytest.fixture
 def deployment() -> Deployment:
-    """A small simulated deployment without isolation."""
-    return simulation.deployment_of(platform=PLAIN)
+    """A small simulated deployment without isolation, one of whose two directions pays."""
+    two = {"kind": "playbook", "max_directions": 2}
+    return simulation.deployment_of(platform=PLAIN, agent=two)
 
 
 def test_a_mistyped_model_does_not_take_the_name(
