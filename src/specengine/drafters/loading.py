@@ -16,13 +16,12 @@ from specengine.drafters.dflash2 import DFlash2Drafter
 from specengine.drafters.dspark import DSparkDrafter
 from specengine.drafters.eagle3 import Eagle3Drafter
 from specengine.drafters.network import DFlash2Network, DFlashNetwork, DSparkNetwork
-from specengine.drafters.records import BlockConfig, DraftConfig, Eagle3Config
+from specengine.drafters.records import KINDS, BlockConfig, DraftConfig, Eagle3Config
 from specengine.drafters.slot_check import tell_slots
 from specengine.drafters.vocabulary import DraftTarget
 from specengine.errors import CheckpointError, OptionError
 from specengine.models.linear import PrepackedLinear, replace_linear, require_prepacking
 
-KINDS = ("dflash", "dflash2", "dspark", "eagle3")
 _FIX = "use the drafter that was trained for this target"
 
 

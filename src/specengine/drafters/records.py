@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
+KINDS = ("dflash", "dflash2", "dspark", "eagle3")
 Slots = Literal["in_place", "shifted"]
 """`in_place`: row k of a block predicts the token k places after the anchor, and the anchor's own
 row predicts nothing. `shifted`: row k predicts the token k + 1 places after it."""

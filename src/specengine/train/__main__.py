@@ -1,4 +1,7 @@
-"""`python -m specengine.train answers|fit|evaluate`."""
+"""`python -m specengine.train answers|fit|evaluate`.
+
+Torch is imported when a step begins: help and mistaken arguments are answered at once.
+"""
 
 import argparse
 import json
@@ -6,17 +9,8 @@ import logging
 import sys
 from pathlib import Path
 
-import torch
-
-from specengine.drafters.loading import KINDS
+from specengine.drafters.records import KINDS
 from specengine.errors import EngineError
-from specengine.train import answers as answering
-from specengine.train.batches import BatchPlan
-from specengine.train.evaluation import evaluate
-from specengine.train.fitting import fit
-from specengine.train.loop import Schedule
-from specengine.train.prompts import public_prompts
-from specengine.train.shapes import DrafterShape
 
 _log = logging.getLogger("specengine.train")
 _STEPS, _NO_LIMIT = 3000, 1_000_000
@@ -27,6 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stdout)
     _log.setLevel(logging.INFO)
     options = _parser().parse_args(arguments)
+    options.device = options.device or _best_device()
     try:
         options.run(options)
     except EngineError as error:
@@ -40,6 +35,9 @@ def _answers(options: argparse.Namespace) -> None:
 
 
 def _make_answers(options: argparse.Namespace, out: Path, minutes: float | None) -> None:
+    from specengine.train import answers as answering
+    from specengine.train.prompts import public_prompts
+
     prompts = [row for path in options.prompts for row in answering.read_prompts(path)]
     prompts += public_prompts(
         options.gsm8k, options.mbpp, options.sources, limit=options.functions, seed=options.seed
@@ -57,6 +55,11 @@ def _make_answers(options: argparse.Namespace, out: Path, minutes: float | None)
 
 
 def _fit(options: argparse.Namespace) -> None:
+    from specengine.train.batches import BatchPlan
+    from specengine.train.fitting import fit
+    from specengine.train.loop import Schedule
+    from specengine.train.shapes import DrafterShape
+
     data = options.data
     if not data:
         data = [options.out / "answers.npz"]
@@ -94,7 +97,10 @@ def _fit(options: argparse.Namespace) -> None:
 
 
 def _evaluate(options: argparse.Namespace) -> None:
-    prompts = [row for path in options.prompts for row in answering.read_prompts(path)]
+    from specengine.train.answers import read_prompts
+    from specengine.train.evaluation import evaluate
+
+    prompts = [row for path in options.prompts for row in read_prompts(path)]
     table = evaluate(
         options.target, options.drafter, prompts, options.device, _log.info,
         max_new_tokens=options.max_new_tokens, widths=tuple(options.positions),
@@ -103,14 +109,21 @@ def _evaluate(options: argparse.Namespace) -> None:
     options.out.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 
 
+def _best_device() -> str:
+    import torch
+
+    return "cuda:0" if torch.cuda.is_available() else "cpu"
+
+
 def _seconds(minutes: float | None) -> float | None:
     return None if minutes is None else 60 * minutes
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m specengine.train", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m specengine.train", description="Train a small drafter for a target."
+    )
     steps = parser.add_subparsers(required=True)
-    device = "cuda:0" if torch.cuda.is_available() else "cpu"
 
     answers = steps.add_parser("answers", help="let the target answer prompts")
     answers.set_defaults(run=_answers)
@@ -138,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
 
     for step in (answers, fit_step, evaluation):
         step.add_argument("--target", type=Path, required=True, help="Transformers folder")
-        step.add_argument("--device", default=device)
+        step.add_argument("--device", help="the first GPU where there is one, else cpu")
         step.add_argument("--seed", type=int, default=0)
         if step is not evaluation:
             step.add_argument("--minutes", type=float, help="time box")

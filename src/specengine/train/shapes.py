@@ -8,8 +8,13 @@ import torch
 from specengine.drafters.checkpoint import AnyNetwork, new_network
 from specengine.drafters.config import AnyConfig, parse_config
 from specengine.drafters.eagle3_network import Eagle3Network
-from specengine.drafters.loading import KINDS
-from specengine.drafters.records import DFlash2Config, DFlashConfig, DSparkConfig, Eagle3Config
+from specengine.drafters.records import (
+    KINDS,
+    DFlash2Config,
+    DFlashConfig,
+    DSparkConfig,
+    Eagle3Config,
+)
 from specengine.errors import OptionError
 from specengine.train.shards import TokenShard
 from specengine.train.teacher import Teacher

@@ -2,7 +2,8 @@
 
 Lines are `{"event": "tensor", ...}` as work goes on, one `{"event": "result", ...}` at the end, or
 `{"event": "error", "message": ...}`. The exit code is 0; 1 after an error or a found fault; 130 or
-143 after SIGINT or SIGTERM.
+143 after SIGINT or SIGTERM. Torch is imported when tensors are read: what is refused before, and
+`inspect`, take no second of start.
 """
 
 import argparse
@@ -13,14 +14,13 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-
-import torch
+from typing import TYPE_CHECKING
 
 from specengine.errors import EngineError
-from specengine.weights.encode_folder import Progress, encode_folder
 from specengine.weights.inspect_folder import inspect_folder
-from specengine.weights.registry import FORMATS
-from specengine.weights.verify_folder import verify_folder
+
+if TYPE_CHECKING:
+    from specengine.weights.encode_folder import Progress
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -36,8 +36,6 @@ class _Stopped(BaseException):
 def main(arguments: list[str] | None = None) -> int:
     """Run one command."""
     options = _parser().parse_args(arguments)
-    # Pieces run side by side on threads of their own; torch must not split each of them again.
-    torch.set_num_threads(1)
     try:
         return _run(options)
     except BrokenPipeError:
@@ -77,6 +75,9 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _encode(options: argparse.Namespace) -> dict[str, object]:
+    from specengine.weights.encode_folder import encode_folder
+
+    _one_thread_each()
     encode_folder(
         options.source,
         options.destination,
@@ -88,6 +89,9 @@ def _encode(options: argparse.Namespace) -> dict[str, object]:
 
 
 def _verify(options: argparse.Namespace) -> dict[str, object]:
+    from specengine.weights.verify_folder import verify_folder
+
+    _one_thread_each()
     faults = verify_folder(options.folder, threads=options.threads, report=_progress)
     return {"folder": str(options.folder), "faults": [asdict(fault) for fault in faults]}
 
@@ -96,7 +100,14 @@ def _inspect(options: argparse.Namespace) -> dict[str, object]:
     return inspect_folder(options.folder)
 
 
-def _progress(progress: Progress) -> None:
+def _one_thread_each() -> None:
+    """Pieces run side by side on threads of their own; torch must not split each of them again."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _progress(progress: "Progress") -> None:
     _tell("tensor", asdict(progress))
 
 
@@ -114,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     encode.set_defaults(run=_encode, after="the same command continues")
     encode.add_argument("source", type=Path)
     encode.add_argument("destination", type=Path)
-    encode.add_argument("--format", default="w12", help=", ".join(FORMATS))
+    encode.add_argument("--format", default="w12", help="w12, w12n or w11s")
 
     verify = commands.add_parser("verify", help="check every byte of an encoded folder")
     verify.set_defaults(run=_verify, after="nothing was verified")
