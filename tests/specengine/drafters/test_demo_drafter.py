@@ -87,7 +87,7 @@ def test_it_drafts_well_for_its_target(kind, prompts, target):
     target.taps = drafter.taps
     engine = Engine(target, drafter)
     for prompt in prompts:
-        session = engine.start(prompt, 64)
+        session = engine.start(prompt, 32)
         while session.finish_reason is None:
             session.step()
     assert engine.counters.emitted_tokens / engine.counters.steps > TAU[kind]

@@ -61,10 +61,10 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> RunState:
     folder = tmp_path_factory.mktemp("edits")
     write_target(folder / "target")
     write_drafter(folder / "drafter")
-    words = torch.randint(3, VOCABULARY, (16, 20), generator=torch.Generator().manual_seed(2))
+    words = torch.randint(3, VOCABULARY, (12, 20), generator=torch.Generator().manual_seed(2))
     lines = [json.dumps({"prompt": " ".join(f"t{i}" for i in row)}) for row in words.tolist()]
-    (folder / "one.jsonl").write_text("\n".join(lines[:8]), encoding="utf-8")
-    (folder / "two.jsonl").write_text("\n".join(lines[8:]), encoding="utf-8")
+    (folder / "one.jsonl").write_text("\n".join(lines[:6]), encoding="utf-8")
+    (folder / "two.jsonl").write_text("\n".join(lines[6:]), encoding="utf-8")
     (folder / "script.toml").write_text(SCRIPT, encoding="utf-8")
     deployment = parse_deployment(
         {
@@ -75,11 +75,11 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> RunState:
             "platform": {"devices": ["cpu"], "isolation": ISOLATION.value},
             "workload": {
                 "benchmarks": {name: str(folder / f"{name}.jsonl") for name in ("one", "two")},
-                "development": 5,
+                "development": 3,
                 "sealed": 3,
                 "passes": 1,
-                "max_new_tokens": 48,
-                "sealed_max_new_tokens": 48,
+                "max_new_tokens": 32,
+                "sealed_max_new_tokens": 32,
             },
             "agent": {"kind": "scripted", "script": str(folder / "script.toml")},
             "budget": {"max_rounds": 1},
