@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import numpy as np
 import pytest
 import torch
+import uvicorn
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from specengine.decoding.engine import Engine
@@ -179,7 +181,19 @@ def gate_of() -> Callable[[Served], Gate]:
 
 
 @pytest.fixture
-def serving(tiny_model: Callable[..., torch.nn.Module], tmp_path: Path) -> Serving:
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvicorn polls ten times a second and ends with a pause; every test would wait for both."""
+
+    async def nap(seconds: float) -> None:
+        await asyncio.sleep(min(seconds, 0.005))
+
+    monkeypatch.setattr(
+        uvicorn.server, "asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": nap})
+    )
+
+
+@pytest.fixture
+def serving(tiny_model: Callable[..., torch.nn.Module], tmp_path: Path, hurried: None) -> Serving:
     """`async with serving(slots=1, max_queue=4, drafter=None, options=None) as served:`."""
 
     @asynccontextmanager
