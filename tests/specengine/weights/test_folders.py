@@ -362,6 +362,7 @@ def test_encoding_holds_less_than_the_tensor(tmp_path: Path, natural: Natural) -
 
 MEASURED = """
 import os, sys
+import specengine.weights.encode_folder
 from specengine.weights.__main__ import main
 
 peaks = []
