@@ -185,7 +185,7 @@ class ChatRequest(GenerationRequest):
 
 
 class _JudgeRequest(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     prompt_token_ids: Tokens
 

@@ -10,7 +10,7 @@ from specengine.decoding.sampling import Sampling
 class SamplingFields(BaseModel):
     """Absent fields leave the output greedy."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
     """0, which is also the default, decodes greedily."""

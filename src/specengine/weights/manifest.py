@@ -34,9 +34,7 @@ _FIX = "encode the checkpoint again"
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class StoredArray(_Record):

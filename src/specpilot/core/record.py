@@ -17,9 +17,7 @@ from specpilot.core.errors import SpecPilotError
 class Record(BaseModel):
     """Frozen, strict about keys, without NaN."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def to_json(self) -> dict[str, Any]:
         """The record as plain JSON values."""
