@@ -17,7 +17,9 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from specengine.errors import EngineError
+from specengine.shards import check_shards
 from specengine.weights.inspect_folder import inspect_folder
+from specengine.weights.manifest import read_manifest
 
 if TYPE_CHECKING:
     from specengine.weights.encode_folder import Progress
@@ -75,6 +77,8 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _encode(options: argparse.Namespace) -> dict[str, object]:
+    # A mistyped folder is answered before torch is imported.
+    check_shards(options.source)
     from specengine.weights.encode_folder import encode_folder
 
     _one_thread_each()
@@ -89,6 +93,7 @@ def _encode(options: argparse.Namespace) -> dict[str, object]:
 
 
 def _verify(options: argparse.Namespace) -> dict[str, object]:
+    read_manifest(options.folder)
     from specengine.weights.verify_folder import verify_folder
 
     _one_thread_each()

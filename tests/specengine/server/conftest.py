@@ -120,8 +120,8 @@ class Served:
         return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for a state of the server, at most thirty seconds."""
-        async with asyncio.timeout(30):
+        """Wait for a state of the server, at most two minutes."""
+        async with asyncio.timeout(120):
             while not condition():
                 await asyncio.sleep(0.002)
 

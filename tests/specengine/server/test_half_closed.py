@@ -93,7 +93,7 @@ def test_all_requests_before_the_end_are_answered(serving, kind):
 
 async def _lost(served, gate):
     """Wait until the server knows; a stream over TCP learns of it by events that nobody takes."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while served.server.server_state.connections:
             if served.service.scheduler.running and gate.passes < 150:
                 gate.let(1)

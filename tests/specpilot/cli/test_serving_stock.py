@@ -30,8 +30,8 @@ ENDS = {
 
 
 def gone_in_time(folder: Path) -> bool:
-    """Whether a folder goes within some seconds."""
-    deadline = time.monotonic() + 30
+    """Whether a folder goes in the end."""
+    deadline = time.monotonic() + 120
     while folder.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     return not folder.exists()
@@ -50,7 +50,7 @@ def test_the_folder_goes_with_the_process(end: str, tmp_path: Path) -> None:
     if end == "becomes another program":
         assert (folder / "export" / "file").is_file()
         process.send_signal(signal.SIGKILL)
-    process.wait(30)
+    process.wait(120)
     assert gone_in_time(folder)
 
 

@@ -152,7 +152,7 @@ adapter = EmbeddedAdapter(deployment, pathlib.Path({str(run)!r}))
 asyncio.run(adapter.launch(checkout, "cpu"))
 """
     judge = subprocess.Popen([sys.executable, "-c", program])
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not list(run.glob("control/*/socket/up")) and time.monotonic() < deadline:
         time.sleep(0.02)
     below = psutil.Process(judge.pid).children(recursive=True)

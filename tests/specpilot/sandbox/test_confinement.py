@@ -236,7 +236,7 @@ asyncio.run(play())
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while survivors(below) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert survivors(below) == []
