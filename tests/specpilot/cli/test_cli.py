@@ -101,7 +101,8 @@ def test_a_finished_run_is_not_running_and_resumes_to_its_outcome(
 def test_an_ended_front_leaves_nothing_and_resume_goes_on(
     work: Path, capsys: pytest.CaptureFixture[str], end: signal.Signals
 ) -> None:
-    file = write(work)
+    gate = work / "gate"
+    file = write(work, agent=simulation.waiting_agent(gate))
     front = subprocess.Popen(
         [*COMMAND, "optimize", str(file), "--json"], stdout=subprocess.PIPE, text=True
     )
@@ -109,7 +110,7 @@ def test_an_ended_front_leaves_nothing_and_resume_goes_on(
     kinds = []
     for line in front.stdout:
         kinds.append(json.loads(line)["kind"])
-        if kinds[-1] == "directions_planned":
+        if kinds[-1] == "agent_started":
             break
     below = psutil.Process(front.pid).children(recursive=True)
     assert below
@@ -120,8 +121,8 @@ def test_an_ended_front_leaves_nothing_and_resume_goes_on(
     assert alive == []
     folder = Path("runs/simulated")
     assert controller_process(folder) is None
-    code = run(["resume", str(folder)])
-    assert code in (ExitCode.VOID, ExitCode.REFUSED)
+    gate.touch()
+    assert run(["resume", str(folder)]) == ExitCode.NOTHING_PROMOTED
     assert "resumed" in capsys.readouterr().out
     events = Follower(folder / "journal.jsonl").new_lines()
     assert events[-1].kind == "run_finished"

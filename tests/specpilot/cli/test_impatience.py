@@ -13,6 +13,7 @@ import simulation
 
 from specpilot.cli.main import run
 from specpilot.cli.runs import write_deployment
+from specpilot.core.errors import ExitCode
 
 PLAIN = {"devices": ["cpu"], "isolation": "none"}
 COMMAND = [sys.executable, "-m", "specpilot"]
@@ -20,7 +21,9 @@ COMMAND = [sys.executable, "-m", "specpilot"]
 
 @pytest.mark.parametrize("kind", ["lease_taken", "agent_started"])
 def test_every_further_interrupt_changes_nothing(kind: str, work: Path) -> None:
-    write_deployment(simulation.deployment_of(platform=PLAIN), work / "d.toml")
+    gate = work / "gate"
+    agent = simulation.waiting_agent(gate)
+    write_deployment(simulation.deployment_of(platform=PLAIN, agent=agent), work / "d.toml")
     front = subprocess.Popen(
         [*COMMAND, "optimize", "d.toml", "--run", "r", "--json"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -42,4 +45,5 @@ def test_every_further_interrupt_changes_nothing(kind: str, work: Path) -> None:
     assert front.stderr is not None
     assert front.stderr.read() == "stopped; continue with 'specpilot resume r'\n"
     assert [process for process in below if process.is_running()] == []
-    assert run(["resume", "r"]) in (2, 5)
+    gate.touch()
+    assert run(["resume", "r"]) == ExitCode.NOTHING_PROMOTED

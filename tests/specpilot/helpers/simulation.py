@@ -54,6 +54,12 @@ def write_deployment(folder: Path, deployment: Deployment) -> None:
     (folder / "deployment.toml").write_text(tomli_w.dumps(table), encoding="utf-8")
 
 
+def waiting_agent(gate: Path) -> dict[str, object]:
+    """A command that says a word and waits for a file: until it is there, no run can end."""
+    script = f"echo waiting; until [ -e '{gate}' ]; do sleep 0.05; done"
+    return {"kind": "command", "command": ["sh", "-c", script], "max_directions": 1}
+
+
 class EditingAgent:
     """Makes its edits, commits, and submits: the shortest possible direction."""
 
