@@ -118,13 +118,6 @@ def _gpu(facts: PlanningFacts, values: Options) -> Iterable[DirectionPlan]:
             "Multiply from 12-bit records, which hold every weight exactly in fewer bytes.",
             [{"linear": "w12"}], _class_bound(facts.ceiling, ("target_gemm",)),
         )  # fmt: skip
-    fits = values.get("tree") == "best_first" and values.get("tree_temperature") == 1.0
-    if fits and values.get("device_tree") is False:
-        yield _plan(
-            facts, "device_tree", "Trees built on the GPU", Factor.OVERHEAD,
-            "Build each best-first tree where the drafter's scores are, and copy its rows alone.",
-            [{"device_tree": True}], None,
-        )  # fmt: skip
 
 
 def _trees(facts: PlanningFacts) -> Iterable[DirectionPlan]:

@@ -75,12 +75,10 @@ def test_a_gpu_is_offered_what_only_it_can_run() -> None:
     assert not {"cuda_graphs", "packed_linear"} & set(mechanisms(done))
 
 
-def test_trees_on_the_gpu_are_offered_for_what_it_builds() -> None:
-    best = {"tree": "best_first", "tree_temperature": 1.0, "device_tree": False}
-    assert "device_tree" in mechanisms(facts_of(best, device_kind="cuda"))
-    assert "device_tree" not in mechanisms(facts_of(best))
-    for change in ({"tree": "chain"}, {"tree_temperature": 1.3}, {"device_tree": True}):
-        assert "device_tree" not in mechanisms(facts_of(best | change, device_kind="cuda"))
+def test_trees_on_the_gpu_are_no_direction() -> None:
+    """They gain half a percent of a step at most (docs/trees.md), less than any run could promote."""
+    best = {"tree": "best_first", "tree_temperature": 1.0, "device_tree": False, "nodes": 64}
+    assert "device_tree" not in mechanisms(facts_of(best, device_kind="cuda"))
 
 
 def test_planning_is_deterministic_and_within_its_limit() -> None:
