@@ -3,9 +3,10 @@
 Exact replay asks one thing of a tree: after how many rows does it hold the first 1, 2, ... tokens
 of the target's continuation (paper section 3.1)? A path's place in the order is the number of paths
 before it, which are those of a higher score, and of equal score those that are shallower. They are
-prefix-closed, so a level-wise walk that keeps only them counts them, without sorting a row or
-building a tree, and ends where a lattice has more of them than rows are asked for. A path that
-another of its depth equals in score is left to its builder, whose order decides ties.
+prefix-closed, so a walk down the levels that keeps only them counts them, without building a tree,
+for all beginnings of the path at once. Where more than N rows come before a beginning, it and longer
+ones are given up, and what comes only before these is dropped. A path that another of its depth
+equals in score is left to its builder, whose order decides ties.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 Rescore = Callable[[NDArray[np.floating], int], NDArray[np.floating]]
 """(rows [P, K], their position) -> scores [P, K] that a builder puts in their place."""
-CHUNK = 2048
+CHUNK = 512
 """Lattices per walk: enough to hide the overhead of numpy calls, few enough to stay in cache."""
 
 
@@ -48,7 +49,7 @@ def places(
 
 
 class _Walk:
-    """The paths of one chunk of lattices."""
+    """The paths of one chunk of lattices; axis 0 is the lattice, a column one path's beginning."""
 
     def __init__(self, scores: NDArray[np.floating], nodes: int, rescore: Rescore | None) -> None:
         _, self._positions, self._parents, width = scores.shape
@@ -58,21 +59,58 @@ class _Walk:
     def fill(
         self, slots: NDArray[np.int64], needed: NDArray[np.int64], tied: NDArray[np.bool_]
     ) -> None:
-        """One token more of all paths at a time, as long as they stay within N rows."""
-        trees = np.arange(len(slots))
-        total, above = np.zeros(len(slots)), np.zeros(len(slots), dtype=np.int64)
+        """Count what comes before the first 1, 2, ... tokens of each path, level by level."""
+        shape = slots.shape
+        own = self._path_scores(slots)
+        # Shallower nodes come before a beginning that they equal, its own level's and deeper ones
+        # only if they score more: just below its score is what the shallower have to pass.
+        limits = np.nextafter(own, -np.inf)
+        before = np.ones(shape, dtype=np.int64)
+        equalled = np.zeros(shape, dtype=np.bool_)
+        # Beginnings within N rows as far as is known. They get no cheaper along a path, so these
+        # are its first ones.
+        within = np.count_nonzero(slots >= 0, axis=1)
+        tree = np.flatnonzero(within)
+        score, slot = np.zeros(len(tree)), np.zeros(len(tree), dtype=np.int64)
+        for level in range(shape[1]):
+            if not len(tree):
+                break
+            below = score[:, None] + self._children(tree, level, slot)
+            equal = np.count_nonzero(below == own[tree, level, None], axis=1)
+            equalled[:, level] = np.bincount(tree, equal, minlength=shape[0]) > 1
+            limits[:, level] = own[:, level]
+            lowest = limits[tree, within[tree] - 1, None]
+            place = np.flatnonzero(below > lowest)
+            row, slot = np.divmod(place, below.shape[1])
+            tree, score = tree.take(row), below.take(place)
+            columns = limits.take(tree, axis=0)[:, : within.max()]
+            # A node that comes before a beginning comes before all longer ones.
+            first = (score[:, None] > columns).argmax(axis=1)
+            found = np.bincount(tree * shape[1] + first, minlength=before.size)
+            before += found.reshape(shape).cumsum(axis=1)
+            within = np.minimum(within, np.count_nonzero(before < self._nodes, axis=1))
+            kept = np.flatnonzero(first < within[tree])
+            tree, score, slot = tree[kept], score[kept], slot[kept]
+        inside = np.arange(shape[1]) < within[:, None]
+        needed[inside] = before[inside] + 1
+        tied |= (equalled & inside).any(axis=1)
+
+    def _path_scores(self, slots: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Score of each path's first 1 to D tokens; -inf from where it leaves the lattice."""
+        found = np.full(slots.shape, -np.inf)
+        tree, above = np.arange(len(slots)), np.zeros(len(slots), dtype=np.int64)
+        score = np.zeros(len(slots))
         for position in range(self._positions):
-            slot = slots[trees, position]
+            slot = slots[tree, position]
             inside = slot >= 0
-            trees, slot, total, above = trees[inside], slot[inside], total[inside], above[inside]
-            if not len(trees):
-                return
-            total = total + self._children(trees, position, above)[np.arange(len(trees)), slot]
-            before, equalled = self._count(trees, total, position + 1)
-            tied[trees[equalled]] = True
-            inside = before < self._nodes
-            trees, total, above = trees[inside], total[inside], slot[inside]
-            needed[trees, position] = before[inside] + 1
+            tree, slot, score, above = tree[inside], slot[inside], score[inside], above[inside]
+            if not len(tree):
+                break
+            rows = self._children(tree, position, above)
+            score = score + rows[np.arange(len(tree)), slot]
+            found[tree, position] = score
+            above = slot
+        return found
 
     def _children(
         self, trees: NDArray[np.int64], position: int, above: NDArray[np.int64]
@@ -87,28 +125,3 @@ class _Walk:
         # Rounding of a log-softmax may leave a score just above 0; no path may gain by it.
         np.minimum(found, 0.0, out=found)
         return found
-
-    def _count(
-        self, trees: NDArray[np.int64], score: NDArray[np.float64], depth: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Rows before a path of each tree, the root's included, exact below N; and whether another
-        path equals it in score and depth."""
-        before = np.ones(len(trees), dtype=np.int64)
-        equalled = np.zeros(len(trees), dtype=np.bool_)
-        path, slot = np.arange(len(trees)), np.zeros(len(trees), dtype=np.int64)
-        total = np.zeros(len(trees))
-        for level in range(self._positions):
-            below = total[:, None] + self._children(trees[path], level, slot)
-            limit = score[path, None]
-            if level + 1 == depth:
-                equal = np.count_nonzero(below == limit, axis=1)
-                equalled = np.bincount(path, equal, minlength=len(trees)) > 1
-            row, slot = np.nonzero(below >= limit if level + 1 < depth else below > limit)
-            path, total = path[row], below[row, slot]
-            before += np.bincount(path, minlength=len(trees))
-            # Of a path that is out of reach, no more needs to be known.
-            kept = before[path] < self._nodes
-            path, slot, total = path[kept], slot[kept], total[kept]
-            if not len(path):
-                break
-        return before, equalled & (before < self._nodes)

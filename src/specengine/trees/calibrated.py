@@ -89,12 +89,9 @@ class Calibrated:
         deepest, last_rank, last_bin = (size - 1 for size in self.curves.shape)
         nats = np.minimum(rows, 0.0) * -BINS_PER_NAT
         place = np.minimum(nats.astype(np.intp), last_bin)
-        by_rank = np.argsort(-rows, axis=1, kind="stable")
-        rank = np.empty_like(by_rank)
-        np.put_along_axis(rank, by_rank, np.arange(rows.shape[1])[None], axis=1)
-        found: NDArray[np.float64] = self.curves[
-            min(position, deepest), np.minimum(rank, last_rank), place
-        ]
+        rank = np.minimum(_ranks(rows), last_rank)
+        curves = self.curves[min(position, deepest)]
+        found: NDArray[np.float64] = curves.take(rank * curves.shape[1] + place)
         return found
 
     def _row(self, lattice: Lattice) -> Row:
@@ -117,3 +114,19 @@ class Calibrated:
             return sorted(by_rank, key=found.__getitem__, reverse=True), found
 
         return row
+
+
+def _ranks(rows: NDArray[np.floating]) -> NDArray[np.intp]:
+    """Place of each score [P, K] in its row, descending, equal ones by slot.
+
+    Sorts integers, several times as fast as a stable argsort of short rows: a float's bits, turned
+    so that they order as the floats do, and the slot below them.
+    """
+    slots = np.arange(rows.shape[1])
+    # Taken from 0, both zeros become the same one.
+    bits = (0.0 - rows.astype(np.float32)).view(np.int32)
+    keys = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).astype(np.int64) << 16 | slots
+    keys.sort(axis=1)
+    rank = np.empty(rows.shape, dtype=np.intp)
+    rank[np.arange(len(rows))[:, None], keys & 0xFFFF] = slots
+    return rank
