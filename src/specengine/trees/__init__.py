@@ -2,7 +2,6 @@
 
 from specengine.trees.base import TreeBuilder
 from specengine.trees.best_first import BestFirst, build_best_first
-from specengine.trees.best_first_batch import TreeBatch, build_best_first_batch
 from specengine.trees.caddtree import CaDDTree, StepCost
 from specengine.trees.calibrated import Calibrated
 from specengine.trees.chain import Chain, build_chain
@@ -28,11 +27,9 @@ __all__ = [
     "Oracle",
     "Sequoia",
     "StepCost",
-    "TreeBatch",
     "TreeBuilder",
     "build",
     "build_best_first",
-    "build_best_first_batch",
     "build_chain",
     "build_shared",
     "make_builder",

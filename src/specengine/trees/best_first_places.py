@@ -4,9 +4,9 @@ Exact replay asks one thing of a tree: after how many rows does it hold the firs
 of the target's continuation (paper section 3.1)? A path's place in the order is the number of paths
 before it, which are those of a higher score, and of equal score those that are shallower. They are
 prefix-closed, so a walk down the levels that keeps only them counts them, without building a tree,
-for all beginnings of the path at once. Where more than N rows come before a beginning, it and longer
-ones are given up, and what comes only before these is dropped. A path that another of its depth
-equals in score is left to its builder, whose order decides ties.
+for all beginnings of the path at once. Where N rows come before a beginning, it and longer ones are
+given up, and what comes only before these is dropped. A path that another of its depth equals in
+score is left to its builder, whose order decides ties.
 """
 
 from collections.abc import Callable

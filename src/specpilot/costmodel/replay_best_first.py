@@ -17,9 +17,9 @@ from specengine.trees import (
     Calibrated,
     DDTree,
     TreeBuilder,
-    build_best_first_batch,
 )
 from specengine.trees.best_first_places import CHUNK, Rescore, places
+from specengine.trees.marginal_scores import best_marginal_scores
 from specpilot.costmodel.replay import Replayed, walk
 from specpilot.costmodel.replay_walks import Anchors, Placed, slots_of
 from specpilot.engines.base import Recording
@@ -160,9 +160,8 @@ def place_best_first(anchors: Anchors, nodes: int, builder: BestFirstBuilder) ->
     for index in np.flatnonzero(tied).tolist():
         needed[index] = anchors.built(index, ordered, nodes).needed
     if isinstance(builder, CaDDTree):
-        by_marginals = np.broadcast_to(scores, edge.shape)
-        found = build_best_first_batch(anchors.ids, by_marginals, nodes)
-        return Placed(needed, builder.sizes(found.score))
+        by_marginals = np.asarray(scores[:, :, 0], dtype=np.float64)
+        return Placed(needed, builder.sizes(best_marginal_scores(by_marginals, nodes)))
     size = _size(edge.shape[1], edge.shape[2], nodes)
     return Placed(needed, np.full(len(edge), size, dtype=np.int64))
 

@@ -65,10 +65,14 @@ Placing = Callable[[Anchors, int], Placed]
 """(lattices, largest budget) -> where their continuations stand."""
 
 
+Steps = tuple[list[int], list[int]]
+"""Of one recording and budget, accepted tokens and rows at each anchor."""
+
+
 class WalkedReplay:
     """One recording, for the budgets that were walked."""
 
-    def __init__(self, recording: Recording, steps: dict[int, list[tuple[int, int]]]) -> None:
+    def __init__(self, recording: Recording, steps: dict[int, Steps]) -> None:
         self._recording, self._steps = recording, steps
 
     def at(self, nodes: int) -> Replayed:
@@ -77,7 +81,8 @@ class WalkedReplay:
         Raises:
             KeyError: this budget was not walked.
         """
-        return walk(self._recording, self._steps[nodes].__getitem__)
+        accepted, rows = self._steps[nodes]
+        return walk(self._recording, lambda anchor: (accepted[anchor], rows[anchor]))
 
 
 def walked_replays(
@@ -95,7 +100,7 @@ def walked_replays(
         nested: whether the largest tree answers every budget.
     """
     groups = [list(budgets)] if nested else [[nodes] for nodes in budgets]
-    steps: list[dict[int, list[tuple[int, int]]]] = [{} for _ in recordings]
+    steps: list[dict[int, Steps]] = [{} for _ in recordings]
     for group in groups:
         walks = _Walks(recordings, positions, group)
         walks.run(place)
@@ -134,11 +139,11 @@ class _Walks:
                     inside = placed.needed <= rows[:, None]
                     self._accepted[index, chosen] = inside.sum(axis=1)
 
-    def steps(self, index: int) -> list[list[tuple[int, int]]]:
-        """Of each recording, accepted tokens and rows at each anchor for one budget."""
-        found = list(zip(self._accepted[index].tolist(), self._rows[index].tolist(), strict=True))
+    def steps(self, index: int) -> list[Steps]:
+        """Of each recording, for one budget."""
+        accepted, rows = self._accepted[index].tolist(), self._rows[index].tolist()
         ends = zip(self._starts.tolist(), self._ends.tolist(), strict=True)
-        return [found[start:end] for start, end in ends]
+        return [(accepted[start:end], rows[start:end]) for start, end in ends]
 
     def _next(self, at: NDArray[np.int64]) -> NDArray[np.int64]:
         """Move all walks, which stand `at`, as far as is known; the anchors to ask about then."""

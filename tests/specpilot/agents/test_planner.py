@@ -76,7 +76,7 @@ def test_a_gpu_is_offered_what_only_it_can_run() -> None:
 
 
 def test_trees_on_the_gpu_are_no_direction() -> None:
-    """They gain half a percent of a step at most (docs/trees.md), less than any run could promote."""
+    """They gain half a percent of a step at most (docs/trees.md), too little to promote."""
     best = {"tree": "best_first", "tree_temperature": 1.0, "device_tree": False, "nodes": 64}
     assert "device_tree" not in mechanisms(facts_of(best, device_kind="cuda"))
 
