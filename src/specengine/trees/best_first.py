@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf, isfinite
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,14 @@ from specengine.trees.base import require_root
 from specengine.trees.draft_tree import DraftTree, tree_of_slots
 
 Sorted = tuple[list[int], list[float]]
-"""A row's slots by rank, and its scores in nats by slot."""
+"""A row's slots by rank, and its scores in nats by slot, at most 0."""
 Row = Callable[[int, int], Sorted]
 """(position, parent's slot) -> the row of the candidates there."""
-# Score negated, depth, ranks of the path, parent node, row.
-_Entry = tuple[float, int, tuple[int, ...], int, Sorted]
+# Ranks of a path: those of its parent's path, and its own last one. Paths of one depth, which alone
+# are compared, order as flat tuples would.
+_Ranks = tuple[Any, ...]
+# Score negated, depth, ranks, parent node, row.
+_Entry = tuple[float, int, _Ranks, int, Sorted]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +112,14 @@ class BestFirstSearch:
 
         Args:
             positions: D, at least 1.
-            row: scores of the edges. Positive ones count as 0, so that no path gains by them.
+            row: scores of the edges, at most 0, so that no path gains by one.
         """
         self._positions = positions
         self._row = row
         self._rows: dict[tuple[int, int], Sorted] = {}
         self._slots, self._parents, self._depths, self._scores = [0], [-1], [0], [0.0]
-        self._heap: list[_Entry] = []
-        self._push_child(0, 0, 0, 0.0, ())
+        first = row(0, 0)
+        self._heap: list[_Entry] = [(-first[1][first[0][0]], 1, ((), 0), 0, first)]
 
     def __len__(self) -> int:
         """Nodes taken so far, the root included."""
@@ -140,11 +143,11 @@ class BestFirstSearch:
     def take(self, nodes: int) -> None:
         """Take the best nodes that wait until there are `nodes`, or none waits."""
         slots, parents, depths = self._slots, self._parents, self._depths
-        scores, heap, positions = self._scores, self._heap, self._positions
+        scores, heap, rows = self._scores, self._heap, self._rows
         while heap and len(slots) < nodes:
             cost, depth, ranks, parent, row = heappop(heap)
             by_rank, by_slot = row
-            rank = ranks[-1]
+            rank = ranks[1]
             slot = by_rank[rank]
             node = len(slots)
             slots.append(slot)
@@ -153,29 +156,27 @@ class BestFirstSearch:
             scores.append(-cost)
             rank += 1
             if rank < len(by_rank):
-                sibling = scores[parent] + min(by_slot[by_rank[rank]], 0.0)
-                heappush(heap, (-sibling, depth, (*ranks[:-1], rank), parent, row))
-            if depth < positions:
-                self._push_child(node, depth, slot, -cost, ranks)
+                sibling = scores[parent] + by_slot[by_rank[rank]]
+                heappush(heap, (-sibling, depth, (ranks[0], rank), parent, row))
+            if depth < self._positions:
+                key = depth, slot
+                below = rows.get(key)
+                if below is None:
+                    below = rows[key] = self._row(depth, slot)
+                child = below[1][below[0][0]] - cost
+                heappush(heap, (-child, depth + 1, (ranks, 0), node, below))
 
     def tree(self, lattice: Lattice, anchor: int, nodes: int | None = None) -> DraftTree:
         """The nodes taken, or the first `nodes` of them; `logp` by the lattice's own edges."""
         slots, parents, depths = self._slots[:nodes], self._parents[:nodes], self._depths[:nodes]
         return tree_of_slots(lattice, anchor, slots, parents, depths)
 
-    def _push_child(
-        self, node: int, depth: int, slot: int, score: float, ranks: tuple[int, ...]
-    ) -> None:
-        key = (depth, slot)
-        row = self._rows.get(key)
-        if row is None:
-            row = self._rows[key] = self._row(depth, slot)
-        # Rounding of a log-softmax may leave a score just above 0; no path may gain by it.
-        score += min(row[1][row[0][0]], 0.0)
-        heappush(self._heap, (-score, depth + 1, (*ranks, 0), node, row))
-
 
 def sorted_row(scores: list[float]) -> Sorted:
     """The slots of a row by rank, and its scores by slot."""
     # `reverse=True` keeps equal scores in slot order.
-    return sorted(range(len(scores)), key=scores.__getitem__, reverse=True), scores
+    by_rank = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
+    if scores[by_rank[0]] > 0:
+        # Rounding of a log-softmax may leave a score just above 0; no path may gain by it.
+        scores = [min(score, 0.0) for score in scores]
+    return by_rank, scores
