@@ -243,9 +243,20 @@ def small_target() -> Target:
     return Target(model, eos_token_ids=frozenset())
 
 
-@pytest.mark.parametrize("tree", ["ar", "chain", "best_first", "sampled_chain"])
-def test_texts_of_the_engine_follow_the_target(small_target, run_request, tree):
-    how = {"temperature": 0.9, "top_k": 5}
+@pytest.mark.parametrize(
+    ("tree", "filters"),
+    [
+        ("ar", {"top_k": 5}),
+        ("chain", {"top_k": 5}),
+        ("best_first", {"top_k": 5}),
+        ("sampled_chain", {"top_k": 5}),
+        ("best_first", {"top_p": 0.8, "min_p": 0.05}),
+        ("sampled_chain", {"top_p": 0.8, "min_p": 0.05}),
+        ("sampled_chain", {"presence_penalty": 1.5, "repetition_penalty": 1.3}),
+    ],
+)
+def test_texts_of_the_engine_follow_the_target(small_target, run_request, tree, filters):
+    how = {"temperature": 0.9, **filters}
     first = _next(small_target, [1, 2], how)
     chances = {}
     for a, b in product(range(SMALL_VOCAB), repeat=2):
@@ -265,4 +276,7 @@ def test_texts_of_the_engine_follow_the_target(small_target, run_request, tree):
 def _next(target: Target, tokens: list[int], how: dict) -> np.ndarray:
     cache = target.new_cache(16)
     hidden = target.forward(cache, torch.tensor(tokens)).hidden
-    return distribution(target.logits(hidden[-1:])[0], Sampling(**how))
+    sampler = Sampler(Sampling(**how), tokens[:2])
+    for token in tokens[2:]:
+        sampler.take(token)
+    return sampler.distribution(target.logits(hidden[-1:])[0])
