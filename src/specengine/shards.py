@@ -5,6 +5,7 @@ names the file at fault instead of a reader's internal complaint.
 """
 
 import json
+import os
 from pathlib import Path
 
 from specengine.errors import CheckpointError
@@ -35,8 +36,8 @@ def shard_headers(folder: Path) -> dict[Path, tuple[list[SourceTensor], bytes]]:
             "is not a folder", where=str(folder), fix="give the path of a checkpoint folder"
         )
     index = folder / INDEX
-    places = _weight_map(index) if index.is_file() else {}
-    names = sorted(set(places.values())) if index.is_file() else [_single(folder)]
+    places = _weight_map(index) if is_there(index) else {}
+    names = sorted(set(places.values())) if places else [_single(folder)]
     headers = {folder / name: read_header(folder / name) for name in names}
     holders: dict[str, Path] = {}
     for path, (tensors, _) in headers.items():
@@ -69,6 +70,36 @@ def is_plain_name(name: object) -> bool:
     )
 
 
+def is_there(path: Path) -> bool:
+    """Whether a folder holds something of this name.
+
+    A link to nothing counts: caches of downloads are made of links, and a lost file must not read
+    as one that its authors left out.
+    """
+    return os.path.lexists(path)
+
+
+def read_text(path: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        CheckpointError: the file is missing, unreadable, no regular file (a pipe would never end),
+            or not UTF-8.
+    """
+    if path.exists() and not path.is_file():
+        raise CheckpointError("is no regular file", where=str(path), fix=_DOWNLOAD)
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot be read ({error.strerror})", where=str(path), fix=_DOWNLOAD
+        ) from error
+    except UnicodeDecodeError as error:
+        raise CheckpointError(
+            f"is not UTF-8 text ({error})", where=str(path), fix=_DOWNLOAD
+        ) from error
+
+
 def read_json(path: Path, *, each_key_once: bool = False) -> dict[str, object]:
     """A JSON object from a file.
 
@@ -78,13 +109,10 @@ def read_json(path: Path, *, each_key_once: bool = False) -> dict[str, object]:
     Raises:
         CheckpointError: the file is missing, unreadable, or not such an object.
     """
+    text = read_text(path)
     try:
         hook = without_repeats if each_key_once else None
-        table = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=hook)
-    except OSError as error:
-        raise CheckpointError(
-            f"cannot be read ({error.strerror})", where=str(path), fix=_DOWNLOAD
-        ) from error
+        table = json.loads(text, object_pairs_hook=hook)
     except ValueError as error:
         raise CheckpointError(
             f"is not valid JSON ({error})", where=str(path), fix=_DOWNLOAD

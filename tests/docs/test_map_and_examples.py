@@ -125,7 +125,9 @@ def test_the_table_of_init_is_what_init_writes(
     made = load_deployment(tmp_path / "d.toml")
     work, budget = made.workload, made.budget
     hours = "no limit" if budget.max_gpu_hours is None else f"{budget.max_gpu_hours:g}"
+    threads = made.engine.threads
     expected = {
+        "`engine.threads`": "all cores" if threads is None else "one less than the cores",
         "`drafter.kind`": f"`{made.drafter.kind}`",
         "`workload.development`, `sealed`": f"{work.development}, {work.sealed}",
         "`workload.max_new_tokens`, `sealed_max_new_tokens`": (

@@ -23,6 +23,9 @@ from specengine.errors import CheckpointError
 from specengine.shards import INDEX, shard_headers
 
 AnyNetwork = DFlashNetwork | DFlash2Network | DSparkNetwork | Eagle3Network
+_WEIGHTS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+_MAPS = (torch.int64, torch.int32)
+"""Dtypes of the maps of tokens."""
 _OTHER = "check that config.json belongs to these weights"
 
 
@@ -129,10 +132,11 @@ def _map(name: str, tensor: torch.Tensor, config: AnyConfig, path: Path) -> torc
 
 def _check(name: str, tensor: torch.Tensor, target: torch.Tensor, path: Path) -> None:
     _check_shape(name, tensor, tuple(target.shape), path)
-    if tensor.is_floating_point() != target.is_floating_point():
+    if tensor.dtype not in (_WEIGHTS if target.is_floating_point() else _MAPS):
         raise CheckpointError(
-            f"tensor '{name}' has dtype {tensor.dtype}", where=str(path), fix=_OTHER
-        )
+            f"tensor '{name}' has dtype {tensor.dtype}", where=str(path),
+            fix="use a checkpoint of unquantized weights",
+        )  # fmt: skip
     if not torch.isfinite(tensor).all():
         raise CheckpointError(
             f"tensor '{name}' holds non-finite numbers", where=str(path),

@@ -11,6 +11,7 @@ from typing import Any
 
 from transformers import AutoConfig
 
+from specengine.drafters.field_rules import check_fields
 from specengine.errors import CheckpointError
 
 Table = dict[str, Any]
@@ -52,6 +53,7 @@ def unified(table: Mapping[str, Any], names: Collection[str], where: str) -> Tab
     special = {**_table(table, "eagle_config"), **_table(table, "dflash_config")}
     inner = _with_defaults(layers, where) if isinstance(layers, Mapping) else {}
     fields: Table = {**inner, **table, **special}
+    check_fields(fields, names, where)
     for name, allowed in _REFUSED.items():
         if fields.get(name) is not None and fields[name] != allowed:
             raise CheckpointError(
@@ -60,7 +62,7 @@ def unified(table: Mapping[str, Any], names: Collection[str], where: str) -> Tab
             )  # fmt: skip
     kind = _kind(fields, names, where)
     fields["kind"] = kind
-    fields["target_layer_ids"] = _taps(fields, where)
+    fields["target_layer_ids"] = _taps(fields)
     fields["own_embedding"] = "embed_tokens.weight" in names
     fields["own_head"] = "lm_head.weight" in names
     tied = bool(fields.get("tie_word_embeddings")) and fields["own_embedding"]
@@ -112,7 +114,7 @@ def _kind(fields: Table, names: Collection[str], where: str) -> str:
     )  # fmt: skip
 
 
-def _taps(fields: Table, where: str) -> list[int]:
+def _taps(fields: Table) -> list[int]:
     """0-based layers whose outputs are read.
 
     vLLM and speculators name the state by its index among all hidden states, of which the
@@ -124,12 +126,7 @@ def _taps(fields: Table, where: str) -> list[int]:
         ("target_layer_ids", 0),
     ):
         if fields.get(name) is not None:
-            try:
-                return [int(layer) - offset for layer in fields[name]]
-            except (TypeError, ValueError) as error:
-                raise CheckpointError(
-                    f"{name} is no list of layers", where=where, fix="correct config.json"
-                ) from error
+            return [layer - offset for layer in fields[name]]
     return []
 
 

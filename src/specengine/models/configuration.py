@@ -7,7 +7,8 @@ error names the file, the key, the value and what is allowed.
 
 import json
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from transformers.activations import ACT2FN
 
 from specengine.errors import CheckpointError
-from specengine.shards import read_json
+from specengine.shards import is_there, read_json
 
 Table = dict[str, Any]
 Rule = tuple[Callable[[Any], bool], str]
@@ -28,15 +29,33 @@ _REQUIRED = (
     "num_hidden_layers",
     "vocab_size",
 )
+LAYER = re.compile(r"model\.layers\.(\d{1,9})\.")
+"""How names of a text model's layers begin."""
+_ROTARY = frozenset(
+    (
+        "rope_theta",
+        "factor",
+        "low_freq_factor",
+        "high_freq_factor",
+        "original_max_position_embeddings",
+        "attention_factor",
+        "beta_fast",
+        "beta_slow",
+        "partial_rotary_factor",
+    )
+)
 _FIX = "correct it, or download the checkpoint again"
 
 
-def check_config(folder: Path) -> None:
+def check_config(folder: Path, stored: Iterable[str] = ()) -> None:
     """Check `config.json` and `generation_config.json` of a checkpoint folder.
+
+    Args:
+        stored: names of the checkpoint's tensors, as the text model spells them.
 
     Raises:
         CheckpointError: a file is unreadable, the checkpoint is quantized, or a key is missing, of
-            a wrong type, or out of its range.
+            a wrong type, out of its range, or contradicted by the tensors.
     """
     path = folder / "config.json"
     whole = read_json(path)
@@ -55,8 +74,9 @@ def check_config(folder: Path) -> None:
         _check_keys(path, table)
     _check_heads(path, text)
     _check_layers(path, text)
+    _check_count(path, text, stored)
     generation = folder / "generation_config.json"
-    if generation.is_file():
+    if is_there(generation):
         _check_key(generation, "eos_token_id", read_json(generation))
 
 
@@ -65,7 +85,7 @@ def _check_unquantized(path: Path, table: Table) -> None:
     if quantized:
         method = quantized.get("quant_method") if isinstance(quantized, dict) else quantized
         raise CheckpointError(
-            f"quantization_config: the weights are quantized ({_shown(method)})",
+            f"quantization_config: the weights are quantized ({shown(method)})",
             where=str(path),
             fix="use the checkpoint in bfloat16 or float32 that this one was made from",
         )
@@ -108,20 +128,42 @@ def _check_layers(path: Path, text: Table) -> None:
         raise _wrong(path, "sliding_window", text["sliding_window"], "a number of positions")
 
 
-def _is_size(value: Any) -> bool:
+def _check_count(path: Path, text: Table, stored: Iterable[str]) -> None:
+    """Compare the number of layers: building some millions of them would take hours to fail."""
+    held = {int(found[1]) for name in stored if (found := LAYER.match(name))}
+    layers = text.get("num_hidden_layers")
+    if held and layers is not None and layers != max(held) + 1:
+        raise _wrong(path, "num_hidden_layers", layers, f"{max(held) + 1}, as in the shards")
+
+
+def are_rotary(value: Any) -> bool:
+    """Numbers of rotary positions, in one table or in one for each kind of layer."""
+    if not isinstance(value, dict):
+        return False
+    return all(
+        are_rotary(held)
+        if isinstance(held, dict)
+        else is_positive(held)
+        if key in _ROTARY
+        else not isinstance(held, float) or math.isfinite(held)
+        for key, held in value.items()
+        if held is not None
+    )
+
+
+def is_size(value: Any) -> bool:
+    """A whole number that a size can be."""
     return type(value) is int and 1 <= value <= LARGEST
 
 
-def _is_positive(value: Any) -> bool:
+def is_positive(value: Any) -> bool:
+    """A finite number above 0."""
     return type(value) in (int, float) and 0 < value < math.inf
 
 
-def _is_flag(value: Any) -> bool:
+def is_flag(value: Any) -> bool:
+    """True or false."""
     return isinstance(value, bool)
-
-
-def _is_table(value: Any) -> bool:
-    return isinstance(value, dict)
 
 
 def _is_activation(value: Any) -> bool:
@@ -142,10 +184,10 @@ def _are_kinds(value: Any) -> bool:
     return isinstance(value, list) and all(kind in known for kind in value)
 
 
-_SIZE: Rule = (_is_size, f"a whole number from 1 to {LARGEST}")
-_POSITIVE: Rule = (_is_positive, "a finite number above 0")
-_FLAG: Rule = (_is_flag, "true or false")
-_TABLE: Rule = (_is_table, "an object")
+_SIZE: Rule = (is_size, f"a whole number from 1 to {LARGEST}")
+_POSITIVE: Rule = (is_positive, "a finite number above 0")
+_FLAG: Rule = (is_flag, "true or false")
+_ROTARY_TABLE: Rule = (are_rotary, "an object of finite numbers, factors and theta above 0")
 _ACTIVATION: Rule = (_is_activation, "the name of an activation, such as 'silu'")
 _DTYPE: Rule = (_is_dtype, "the name of a dtype, such as 'bfloat16'")
 _RULES: dict[str, Rule] = {
@@ -163,7 +205,7 @@ _RULES: dict[str, Rule] = {
         ),
         _SIZE,
     ),
-    "head_dim": (lambda value: _is_size(value) and value % 2 == 0, "an even number from 2"),
+    "head_dim": (lambda value: is_size(value) and value % 2 == 0, "an even number from 2"),
     **dict.fromkeys(
         (
             "rms_norm_eps",
@@ -178,7 +220,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(
         ("tie_word_embeddings", "attention_bias", "mlp_bias", "use_sliding_window"), _FLAG
     ),
-    **dict.fromkeys(("rope_parameters", "rope_scaling"), _TABLE),
+    **dict.fromkeys(("rope_parameters", "rope_scaling"), _ROTARY_TABLE),
     **dict.fromkeys(("hidden_act", "hidden_activation"), _ACTIVATION),
     **dict.fromkeys(("dtype", "torch_dtype"), _DTYPE),
     "layer_types": (_are_kinds, "a list of full_, sliding_ and linear_attention"),
@@ -187,10 +229,11 @@ _RULES: dict[str, Rule] = {
 
 
 def _wrong(path: Path, key: str, value: object, allowed: str) -> CheckpointError:
-    problem = "is missing" if value is None else f"is {_shown(value)}"
+    problem = "is missing" if value is None else f"is {shown(value)}"
     return CheckpointError(f"{key} {problem}: it must be {allowed}", where=str(path), fix=_FIX)
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value as JSON, cut where it is long."""
     text = json.dumps(value)
     return text if len(text) <= 60 else f"{text[:60]}…"

@@ -5,7 +5,8 @@ finite; anything else is an error that names the tensor. Tensors of the checkpoi
 model does not use (vision towers, multi-token prediction heads) are left out.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,10 +19,10 @@ from transformers.utils import logging as transformers_logging
 
 from specengine.decoding.options import EngineOptions
 from specengine.errors import CheckpointError, OptionError
-from specengine.models.configuration import check_config
+from specengine.models.configuration import LAYER, check_config
 from specengine.models.families import layout_of
 from specengine.models.target import Target
-from specengine.shards import check_shards, read_json
+from specengine.shards import is_there, read_json, shard_headers
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 _CONFIG_FAILURES = (
@@ -34,6 +35,7 @@ _CONFIG_FAILURES = (
     StrictDataclassError,
 )
 """What Transformers ends with when keys that only it reads make no sense together."""
+_STORED_DTYPES = ("BF16", "F16", "F32", "F64")
 _COMPOSITE_NAMES = {r"^model\.language_model\.": "model.", r"^language_model\.": ""}
 """Names of a text model inside a multimodal checkpoint, as the text model alone spells them."""
 
@@ -60,11 +62,12 @@ def load_target(
         OptionError: unknown dtype, absent device, or an option that this machine cannot serve.
     """
     folder = Path(folder)
-    check_shards(folder)
-    config = _text_config(folder)
+    stored = _stored_dtypes(folder)
+    config = _text_config(folder, stored)
     layout_of(config)
     _check_placement(device, dtype)
     model = _read_model(folder, config, _DTYPES[dtype])
+    _check_stored(stored, model, folder)
     _check_finite(model, folder)
     if device == "cpu":
         _own_weights(model)
@@ -85,11 +88,51 @@ def _check_placement(device: str, dtype: str) -> None:
         )
 
 
-def _text_config(folder: Path) -> PreTrainedConfig:
-    check_config(folder)
+def _stored_dtypes(folder: Path) -> dict[str, str]:
+    """Dtype of each stored tensor, by its name in the text model."""
+    found = {}
+    for tensors, _ in shard_headers(folder).values():
+        for tensor in tensors:
+            name = tensor.name
+            for pattern, own in _COMPOSITE_NAMES.items():
+                name = re.sub(pattern, own, name)
+            found[name] = tensor.dtype
+    return found
+
+
+def _check_stored(stored: Mapping[str, str], model: nn.Module, folder: Path) -> None:
+    """Refuse weights that are codes of numbers, and layers of another model.
+
+    A tensor that the layers leave unread means that `config.json` describes another model: one with
+    fewer layers, without biases or norms, or whose scales nobody applies.
+    """
+    read = model.state_dict()
+    for name, dtype in stored.items():
+        if name in read and dtype not in _STORED_DTYPES:
+            raise CheckpointError(
+                f"tensor {name} is stored as {dtype}",
+                where=str(folder),
+                fix="use a checkpoint of unquantized weights: "
+                f"{', '.join(_STORED_DTYPES[:-1])} or {_STORED_DTYPES[-1]}",
+            )
+        if name not in read and LAYER.match(name) and not name.endswith("rotary_emb.inv_freq"):
+            raise CheckpointError(
+                f"tensor {name} is not part of the model that config.json describes",
+                where=str(folder),
+                fix="check that config.json belongs to these shards",
+            )
+
+
+def _text_config(folder: Path, stored: Iterable[str]) -> PreTrainedConfig:
+    check_config(folder, stored)
     try:
         with _quiet_transformers():
-            config = AutoConfig.from_pretrained(folder, local_files_only=True)
+            config = AutoConfig.from_pretrained(
+                folder,
+                local_files_only=True,
+                # A checkpoint's own code is never run; unsaid, Transformers asks the terminal.
+                trust_remote_code=False,
+            )
     except _CONFIG_FAILURES as error:
         raise CheckpointError(
             f"cannot be understood ({_first_line(error)})",
@@ -153,8 +196,8 @@ def _quiet_transformers() -> Iterator[None]:
 
 
 def _check_finite(model: nn.Module, folder: Path) -> None:
-    for name, parameter in model.named_parameters():
-        low, high = torch.aminmax(parameter.detach())
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        low, high = torch.aminmax(tensor.detach())
         if not (torch.isfinite(low) and torch.isfinite(high)):
             raise CheckpointError(
                 f"tensor {name} holds non-finite numbers",
@@ -174,7 +217,7 @@ def _eos_of(folder: Path, config: PreTrainedConfig) -> frozenset[int]:
     found: set[int] = set()
     values = [config.eos_token_id]
     generation = folder / "generation_config.json"
-    if generation.is_file():
+    if is_there(generation):
         values.append(read_json(generation).get("eos_token_id"))
     for value in values:
         if value is not None:

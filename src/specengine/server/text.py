@@ -1,6 +1,5 @@
 """Text in and out: the target's tokenizer, its chat template, and incremental detokenization."""
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,8 @@ from typing import Any
 import jinja2
 from tokenizers import Tokenizer
 
-from specengine.errors import CheckpointError, RequestError
+from specengine.errors import RequestError
+from specengine.server.tokenizer_files import read_template, read_tokenizer
 
 _REPLACEMENT = "\ufffd"
 _CONTEXT = 6
@@ -28,6 +28,7 @@ _TEMPLATE_FAILURES = (
     AttributeError,
     ArithmeticError,
     AssertionError,
+    RecursionError,
 )
 """What a template's own expressions end with on values that it was not written for."""
 
@@ -160,18 +161,10 @@ class TextCodec:
         Raises:
             CheckpointError: a file is there and cannot be read.
         """
-        path = folder / "tokenizer.json"
-        if not path.is_file():
+        tokenizer = read_tokenizer(folder)
+        if tokenizer is None:
             return cls(None, None, {})
-        try:
-            tokenizer = Tokenizer.from_str(path.read_text(encoding="utf-8"))
-        # The library raises bare Exception for every defect of the file.
-        except Exception as error:
-            raise CheckpointError(
-                f"cannot be read ({error})", where=str(path), fix="download the checkpoint again"
-            ) from error
-        template, special = _template_of(folder)
-        return cls(tokenizer, template, special)
+        return cls(tokenizer, *read_template(folder))
 
     def encode(self, text: str, where: str) -> list[int]:
         """Token ids of a prompt, with the special tokens that the tokenizer adds by itself.
@@ -227,30 +220,3 @@ class TextCodec:
                 fix="send token ids",
             )
         return self.tokenizer
-
-
-def _template_of(folder: Path) -> tuple[str | None, dict[str, str]]:
-    path = folder / "tokenizer_config.json"
-    table: dict[str, Any] = {}
-    if path.is_file():
-        try:
-            table = json.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, OSError) as error:
-            raise CheckpointError(
-                f"is not readable JSON ({error})",
-                where=str(path),
-                fix="download the checkpoint again",
-            ) from error
-    template = table.get("chat_template")
-    if isinstance(template, list):
-        named = {entry["name"]: entry["template"] for entry in template}
-        template = named.get("default")
-    separate = folder / "chat_template.jinja"
-    if separate.is_file():
-        template = separate.read_text(encoding="utf-8")
-    special = {
-        name: value["content"] if isinstance(value, dict) else value
-        for name in ("bos_token", "eos_token", "pad_token", "unk_token")
-        if (value := table.get(name)) is not None
-    }
-    return template, special

@@ -139,20 +139,24 @@ def _parser() -> argparse.ArgumentParser:
 
     evaluation = steps.add_parser("evaluate", help="tau, accuracy and recall on prompts")
     evaluation.set_defaults(run=_evaluate)
-    evaluation.add_argument("--drafter", type=Path, required=True)
-    evaluation.add_argument("--prompts", type=Path, nargs="+", required=True)
+    evaluation.add_argument("--drafter", type=Path, required=True, help="drafter folder")
+    evaluation.add_argument(
+        "--prompts", type=Path, nargs="+", required=True, help="JSONL: prompt, kind"
+    )
     evaluation.add_argument("--out", type=Path, required=True, help="table (.json)")
-    evaluation.add_argument("--max-new-tokens", type=int, default=384)
+    evaluation.add_argument("--max-new-tokens", type=int, default=384, help="of one answer")
     evaluation.add_argument(
         "--positions", type=int, nargs="+", default=[], help="drafted; else as trained"
     )
     evaluation.add_argument("--recording", type=Path, help="keep lattices for replay (.npz)")
-    evaluation.add_argument("--nodes", type=int, nargs="+", default=[16, 32])
+    evaluation.add_argument(
+        "--nodes", type=int, nargs="+", default=[16, 32], help="rows of best-first trees"
+    )
 
     for step in (answers, fit_step, evaluation):
         step.add_argument("--target", type=Path, required=True, help="Transformers folder")
         step.add_argument("--device", help="the first GPU where there is one, else cpu")
-        step.add_argument("--seed", type=int, default=0)
+        step.add_argument("--seed", type=int, default=0, help="of everything that is drawn")
         if step is not evaluation:
             step.add_argument("--minutes", type=float, help="time box")
     return parser
@@ -169,12 +173,12 @@ def _answer_options(parser: argparse._ActionsContainer, rows: str, *, self_promp
     add("--tempered", type=float, default=0.3, help="share again at T=0.7")
     add(rows, dest="answer_rows", type=int, default=1024, help="prompts answered at once")
     add("--longest-prompt", type=int, default=256, help="tokens")
-    add("--max-new-tokens", type=int, default=512)
+    add("--max-new-tokens", type=int, default=512, help="of one answer")
 
 
 def _fit_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--kind", choices=KINDS, default="dflash2")
+    add("--kind", choices=KINDS, default="dflash2", help="of the drafter (default: %(default)s)")
     add("--data", type=Path, nargs="+", default=[], help="token shards; else answers are made")
     add("--out", type=Path, required=True, help="drafter folder")
     add("--start", type=Path, help="drafter folder to begin with")
@@ -192,9 +196,9 @@ def _fit_options(parser: argparse.ArgumentParser) -> None:
     add("--sequences", type=int, default=32, help="per step")
     add("--rows", type=int, default=1024, help="block rows per sequence and step")
     add("--steps", type=int, help=f"{_STEPS} where no time box is given")
-    add("--rate", type=float, default=1e-3)
-    add("--warmup", type=int, default=200)
-    add("--shard-bytes", type=int, default=16 * 2**20)
+    add("--rate", type=float, default=1e-3, help="highest learning rate")
+    add("--warmup", type=int, default=200, help="steps in which the rate rises")
+    add("--shard-bytes", type=int, default=16 * 2**20, help="largest file of weights")
 
 
 if __name__ == "__main__":

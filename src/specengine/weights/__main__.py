@@ -128,20 +128,20 @@ def _parser() -> argparse.ArgumentParser:
 
     encode = commands.add_parser("encode", help="encode a checkpoint folder")
     encode.set_defaults(run=_encode, after="the same command continues")
-    encode.add_argument("source", type=Path)
-    encode.add_argument("destination", type=Path)
+    encode.add_argument("source", type=Path, help="checkpoint folder")
+    encode.add_argument("destination", type=Path, help="folder to write")
     encode.add_argument("--format", default="w12", help="w12, w12n or w11s")
 
     verify = commands.add_parser("verify", help="check every byte of an encoded folder")
     verify.set_defaults(run=_verify, after="nothing was verified")
-    verify.add_argument("folder", type=Path)
+    verify.add_argument("folder", type=Path, help="encoded folder")
 
     inspect = commands.add_parser("inspect", help="bits per weight of each tensor, and why")
     inspect.set_defaults(run=_inspect, after="nothing was changed")
-    inspect.add_argument("folder", type=Path)
+    inspect.add_argument("folder", type=Path, help="encoded folder")
     # Verifying hashes on the main thread, which keeps a core busy beside those that decode.
     for command, threads in ((encode, cores), (verify, max(1, cores - 1))):
-        command.add_argument("--threads", type=int, default=threads)
+        command.add_argument("--threads", type=int, default=threads, help="that work on pieces")
     return parser
 
 

@@ -1,6 +1,5 @@
 """`specpilot demo`: one whole round on a small real model, without a GPU and without a key."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +8,7 @@ import typer
 
 from specpilot.cli.claim import claimed
 from specpilot.cli.demo_model import TARGET_FOLDER, find_drafter, prepare_target
-from specpilot.cli.load import note_load
+from specpilot.cli.load import note_load, threads_beside_the_judge
 from specpilot.cli.models import require_models
 from specpilot.cli.optimize import run_and_report
 from specpilot.cli.output import Finished, say
@@ -90,8 +89,7 @@ def demo_deployment(
             "drafter": {"kind": "dflash2", "model": str(drafter)},
             "engine": {
                 "kind": "embedded",
-                # Pairs of requests spread half as much when the judge has a core of its own.
-                "threads": threads or max(1, len(os.sched_getaffinity(0)) - 1),
+                "threads": threads or threads_beside_the_judge(),
             },
             "platform": {"devices": ["cpu"], "isolation": isolation.value},
             "workload": {

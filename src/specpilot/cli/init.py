@@ -1,13 +1,15 @@
 """`specpilot init`: a first deployment file from what is on the machine."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from specpilot.cli.load import threads_beside_the_judge
 from specpilot.cli.output import print_json, say
 from specpilot.cli.runs import write_deployment
-from specpilot.core.deployment import load_deployment, parse_deployment
+from specpilot.core.deployment import Deployment, load_deployment, parse_deployment
 from specpilot.core.errors import Refused
 
 
@@ -16,7 +18,10 @@ def command(
     drafter: Annotated[str, typer.Argument(help="drafter: folder or hub id")],
     out: Annotated[Path, typer.Option(help="file to write")] = Path("deployment.toml"),
     name: Annotated[str | None, typer.Option(help="name of the runs")] = None,
-    agent: Annotated[Literal["playbook", "claude", "codex"], typer.Option()] = "playbook",
+    agent: Annotated[
+        Literal["playbook", "claude", "codex"],
+        typer.Option(help="who explores: the built-in playbook, or a language model's program"),
+    ] = "playbook",
     as_json: Annotated[bool, typer.Option("--json", help="the deployment as JSON")] = False,
 ) -> None:
     """Write a deployment for the GPUs of this machine, or for its CPU when there is none."""
@@ -32,6 +37,7 @@ def command(
             "name": name or Path(target).name.lower(),
             "target": {"model": target},
             "drafter": {"kind": "auto", "model": drafter},
+            "engine": {} if on_gpu else {"threads": threads_beside_the_judge()},
             "platform": {"devices": devices, "isolation": probe().strongest.value},
             # A CPU decodes about a tenth of a GPU's tokens: fewer and shorter requests.
             "workload": {} if on_gpu else {
@@ -47,8 +53,21 @@ def command(
     if as_json:
         print_json(load_deployment(out).to_json())
         return
-    say(f"wrote {out}: devices {', '.join(devices)}, isolation "
-               f"{deployment.platform.isolation}; next: specpilot doctor {out}")  # fmt: skip
+    say(
+        f"wrote {out}: {_spell_cores(deployment)}, isolation {deployment.platform.isolation}; "
+        f"next: specpilot doctor {out}"
+    )
+
+
+def _spell_cores(deployment: Deployment) -> str:
+    """What is measured on."""
+    threads = deployment.engine.threads
+    devices = f"devices {', '.join(deployment.platform.devices)}"
+    if threads is None:
+        return devices
+    left = len(os.sched_getaffinity(0)) - threads
+    judge = f", {left} core left to the judge" if left else ""
+    return f"{devices}, engine.threads = {threads}{judge}"
 
 
 def find_devices() -> list[str]:

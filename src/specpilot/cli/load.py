@@ -16,6 +16,11 @@ NAMED = 3
 _NAMED_PERCENT = 5.0
 
 
+def threads_beside_the_judge() -> int:
+    """CPU threads of a server that leave the judge a core of its own: pairs spread half as much."""
+    return max(1, len(os.sched_getaffinity(0)) - 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """What others did on the cores during a second.

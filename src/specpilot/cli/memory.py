@@ -52,7 +52,11 @@ def list_entries(memory: Folder = DEFAULT, as_json: AsJson = False) -> None:
     Console(no_color=not colour, highlight=False, width=None if colour else 160).print(table)
 
 
-def show(entry: str, memory: Folder = DEFAULT, as_json: AsJson = False) -> None:
+def show(
+    entry: Annotated[str, typer.Argument(help="id of the entry, or its name")],
+    memory: Folder = DEFAULT,
+    as_json: AsJson = False,
+) -> None:
     """Show one entry: contract, evidence, limits and its delta."""
     stored = Registry(memory).find(entry)
     if as_json:

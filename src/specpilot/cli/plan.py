@@ -42,6 +42,8 @@ def command(
         say(f"ready: {line}")
     for line in spell_estimate(found):
         say(line)
+    if device_kind(chosen) == "cpu" and chosen.engine.kind != "simulated":
+        say(f"all of it on idle cores: 'specpilot doctor {deployment}' looks whether they are")
 
 
 def check_inputs(deployment: Deployment) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from specpilot.cli.claim import claimed
+from specpilot.cli.drive import controller_log
 from specpilot.cli.load import note_load
 from specpilot.cli.optimize import run_and_report
 from specpilot.cli.output import Finished
@@ -28,8 +29,9 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="journal lines as JSON")] = False,
 ) -> None:
     """Continue a run that was stopped, killed, or that reached a limit."""
-    # A run that failed before its first line may be tried again as it is.
-    if not (run / JOURNAL_FILE).is_file():
+    # A run that ended before its first line goes on as it is; what its controller opens first tells
+    # it from a folder that only holds a deployment.
+    if not any(path.is_file() for path in (run / JOURNAL_FILE, controller_log(run))):
         require_run(run)
     with claimed(run):
         _require_idle(run)

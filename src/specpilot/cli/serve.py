@@ -24,7 +24,7 @@ def command(
         ),
     ] = None,
     run: Annotated[Path | None, typer.Option(help="run folder; runs/NAME when absent")] = None,
-    host: Annotated[str, typer.Option()] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: a free port")] = 8000,
     autoregressive: Annotated[bool, typer.Option("--autoregressive", help="no drafter")] = False,
 ) -> None:

@@ -151,7 +151,7 @@ def test_a_missing_shard_or_a_broken_index_is_refused(folder, target):
         ("vocab_size", 60, "vocab_size is 60, the target's is 61"),
         ("num_target_layers", 7, "num_target_layers is 7, the target's is 6"),
         ("dflash_config", None, "lacks the field"),
-        ("rms_norm_eps", "small", "wrong type"),
+        ("rms_norm_eps", "small", 'rms_norm_eps is "small": it must be a finite number above 0'),
         ("num_target_layers", 4, "below the last target layer"),
         ("rope_scaling", {"factor": 2.0}, "scaled rotary"),
         ("layer_types", ["full_attention"], "must name every layer"),
@@ -162,6 +162,46 @@ def test_a_missing_shard_or_a_broken_index_is_refused(folder, target):
 def test_configs_that_do_not_fit_are_refused(folder, target, field, value, message):
     _configure(folder, **{field: value})
     with pytest.raises(CheckpointError, match=message):
+        load_drafter("dflash2", folder, target)
+
+
+NAN = float("nan")
+ODD = [
+    ("hidden_size", "64"), ("hidden_size", 64.5), ("hidden_size", NAN), ("head_dim", 15),
+    ("head_dim", 0), ("num_key_value_heads", 0), ("num_attention_heads", True),
+    ("num_hidden_layers", 2**30), ("num_hidden_layers", 3), ("rms_norm_eps", NAN),
+    ("rms_norm_eps", -1e-6), ("rope_parameters", {"rope_theta": NAN}),
+    ("rope_parameters", {"rope_theta": 0}), ("rope_parameters", [1]), ("rope_scaling", "x"),
+    ("rope_scaling", {"rope_type": "linear", "factor": NAN}), ("sliding_window", 0),
+    ("sliding_window", -4), ("layer_types", 3), ("layer_types", [{}, {}]), ("is_causal", "no"),
+    ("attention_bias", "x"), ("max_position_embeddings", "a"), ("vocab_size", 61.0),
+]  # fmt: skip
+ODD_OF_BLOCKS = [
+    ("block_size", "8"), ("block_size", 8.5), ("block_size", 0), ("block_size", 10**9),
+    ("mask_token_id", 3.5), ("mask_token_id", True), ("mask_token_id", -1),
+    ("target_layer_ids", [0.7, 1]), ("target_layer_ids", ["a"]), ("target_layer_ids", 3),
+    ("conv_group_size", 0), ("conv_kernel_size", 0), ("conv_kernel_size", -1),
+    ("selector_rank", 0), ("selector_top_k", 0), ("output_multiplier", NAN),
+    ("input_embedding_scale", float("inf")), ("final_logit_softcapping", -1.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "inner"),
+    [(*pair, False) for pair in ODD] + [(*pair, True) for pair in ODD_OF_BLOCKS],
+)
+def test_an_odd_field_is_named_with_what_is_allowed(folder, target, field, value, inner):
+    table = json.loads((folder / "config.json").read_text())
+    (table["dflash_config"] if inner else table)[field] = value
+    (folder / "config.json").write_text(json.dumps(table))
+    with pytest.raises(CheckpointError, match=f"config.json: {field} is .*: it must be"):
+        load_drafter("dflash2", folder, target)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.bool])
+def test_codes_of_numbers_are_no_weights(folder, target, dtype):
+    _change(folder, lambda t: t.update({"fc.weight": torch.zeros(t["fc.weight"].shape).to(dtype)}))
+    with pytest.raises(CheckpointError, match=f"'fc.weight' has dtype {dtype}"):
         load_drafter("dflash2", folder, target)
 
 

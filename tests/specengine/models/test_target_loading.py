@@ -1,6 +1,7 @@
 """Checkpoint folders: what loads, and the one line that each bad one ends with."""
 
 import json
+import os
 import shutil
 import struct
 from pathlib import Path
@@ -128,6 +129,44 @@ def test_tensor_of_another_shape_is_named(folder):
     message = _refusal(folder)
     assert name in message
     assert "7" in message
+
+
+@pytest.mark.parametrize("name", ["mlp.up_proj.bias", "self_attn.q_norm.weight", "x.scale_inv"])
+def test_a_tensor_that_the_layers_would_not_read_is_named(folder, name):
+    whole = f"model.layers.1.{name}"
+    _edit_tensors(folder, lambda tensors: tensors.update({whole: torch.ones(3)}))
+    assert f"{whole} is not part of the model that config.json describes" in _refusal(folder)
+
+
+def test_what_belongs_to_no_layer_is_left_out(folder):
+    extra = ("mtp.layers.0.norm.weight", "model.layers.0.self_attn.rotary_emb.inv_freq")
+    _edit_tensors(folder, lambda tensors: tensors.update({n: torch.ones(3) for n in extra}))
+    load_target(folder, dtype="float32")
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int64, torch.bool, torch.float8_e4m3fn])
+def test_codes_of_numbers_are_no_weights(folder, dtype):
+    name = "model.layers.1.mlp.up_proj.weight"
+    _edit_tensors(folder, lambda t: t.update({name: torch.zeros(t[name].shape).to(dtype)}))
+    message = _refusal(folder)
+    assert f"{name} is stored as" in message
+    assert "BF16" in message
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+@pytest.mark.parametrize("kind", ["pipe", "folder", "lost"])
+def test_a_name_without_a_file_behind_it_is_no_absent_file(folder, file, kind):
+    path = folder / file
+    path.unlink(missing_ok=True)
+    {"pipe": os.mkfifo, "folder": Path.mkdir, "lost": lambda p: p.symlink_to("gone")}[kind](path)
+    assert f"{file}: " in _refusal(folder)
+
+
+def test_the_code_of_a_checkpoint_is_neither_run_nor_asked_about(folder, capfd):
+    (folder / "own.py").write_text("raise SystemExit(3)\n")
+    _edit_config(folder, model_type="own", auto_map={"AutoConfig": "own.Config"})
+    assert "config.json" in _refusal(folder)
+    assert capfd.readouterr().out == ""
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
