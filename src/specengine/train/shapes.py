@@ -68,7 +68,8 @@ def drafter_config(teacher: Teacher, shape: DrafterShape) -> AnyConfig:
     else:
         config = _block(shape, shared)
     # The reader's own rules decide what is a drafter.
-    names = {"layers.0.hidden_norm.weight"} if shape.kind == "eagle3" else set()
+    layers = range(config.num_hidden_layers if shape.kind == "eagle3" else 0)
+    names = {f"layers.{layer}.hidden_norm.weight" for layer in layers}
     parse_config(config.to_json(), "the drafter's shape", names)
     return config
 
