@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from specpilot.cli.output import is_terminal, number, print_json, say
+from specpilot.cli.console import console
+from specpilot.cli.output import number, print_json, say
 from specpilot.core.errors import SpecPilotError
 from specpilot.report.writing import read_report
 
@@ -46,7 +46,7 @@ def command(
             number(1000 * facts["seconds_per_step"], ".2f"),
             number(1000 * facts["floor_seconds"], ".2f"),
         )
-    Console(no_color=not is_terminal(), highlight=False).print(table)
+    console().print(table)
     shown = [value for facts in found.values() if facts for value in facts["factors"].values()]
     if min(shown) < 1:
         say(BELOW_ONE)

@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from specpilot.cli.console import console
 from specpilot.cli.output import is_terminal, json_text, say
 from specpilot.cli.watching import Watch, utc_now
 from specpilot.controller.journal import JournalLine
@@ -86,7 +87,7 @@ class LiveTable:
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        self._live = Live(console=Console(), refresh_per_second=4, transient=True)
+        self._live = Live(console=console(), refresh_per_second=4, transient=True)
         self._live.start()
 
     def show(self, lines: Sequence[JournalLine]) -> None:

@@ -85,7 +85,7 @@ def options(
 def run(arguments: list[str]) -> int:
     """Run one command line; returns its exit code."""
     try:
-        build_app()(args=arguments, prog_name="specpilot", standalone_mode=False)
+        returned = build_app()(args=arguments, prog_name="specpilot", standalone_mode=False)
     except Finished as finished:
         return int(finished.code)
     except _UsageError as error:
@@ -95,9 +95,7 @@ def run(arguments: list[str]) -> int:
         say(f"error: {one_line(error)}", err=True)
         return int(error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        # The parser turns the one into the other.
-        say("interrupted", err=True)
-        return int(ExitCode.INTERRUPTED)
+        return _interrupted()
     except BrokenPipeError:
         # The reader of our output left; nothing more can be said to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -109,7 +107,13 @@ def run(arguments: list[str]) -> int:
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ExitCode.OK)
         return int(ExitCode.ERROR) if code == USAGE_ERROR else code
-    return int(ExitCode.OK)
+    # Some versions of the parser make an interrupt an exit code that they return, others raise.
+    return _interrupted() if returned == ExitCode.INTERRUPTED else int(ExitCode.OK)
+
+
+def _interrupted() -> int:
+    say("interrupted", err=True)
+    return int(ExitCode.INTERRUPTED)
 
 
 def _explain_usage(error: Any) -> None:

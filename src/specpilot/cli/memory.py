@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from specpilot.cli.output import Finished, is_terminal, print_json, say
+from specpilot.cli.console import console
+from specpilot.cli.output import Finished, print_json, say
 from specpilot.cli.runs import RUNS
 from specpilot.core.errors import ExitCode, Refused
 from specpilot.memory.entry import StoredEntry
@@ -48,8 +48,7 @@ def list_entries(memory: Folder = DEFAULT, as_json: AsJson = False) -> None:
         gain = row["gain"]
         shown = f"{gain['point']:.3f}x" if gain else "-"
         table.add_row(row["id"], shown, options, ", ".join(row["requires"]), row["device_kind"])
-    colour = is_terminal()
-    Console(no_color=not colour, highlight=False, width=None if colour else 160).print(table)
+    console(160).print(table)
 
 
 def show(

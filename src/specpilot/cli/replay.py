@@ -10,6 +10,7 @@ import typer
 
 from specpilot.cli.output import print_json
 from specpilot.core.errors import SpecPilotError, WorkloadError
+from specpilot.core.whole_files import write_whole
 
 if TYPE_CHECKING:
     from specengine.trees import StepCost
@@ -23,7 +24,7 @@ def command(
         list[Path], typer.Argument(help="recordings/NAME.npz of runs, or answers of /record")
     ],
     trees: Annotated[
-        str, typer.Option("--trees", "--tree", help="names, or all that can be replayed")
+        str, typer.Option("--trees", "--tree", help="names; all that can be replayed when absent")
     ] = "",
     nodes: Annotated[str, typer.Option(help="node budgets, root included")] = "8,16,32,63",
     positions: Annotated[
@@ -52,6 +53,7 @@ def command(
 
     require_files(recordings)
     files = [read_recordings(path) for path in recordings]
+    require_different(files)
     document = replay_document(files, asked, budgets, positions, cost, workers)
     if fit is not None:
         document["fitted"] = fitted_parameters(fit, files, document, budgets, cost)
@@ -81,6 +83,21 @@ def require_files(paths: Sequence[Path]) -> None:
             where=str(path),
             fix="give files such as runs/NAME/recordings/ceiling-1.npz",
         )
+
+
+def require_different(files: "Sequence[RecordingFile]") -> None:
+    """Check that no recording is given twice: intervals would shrink for nothing.
+
+    Raises:
+        WorkloadError: two files are the same.
+    """
+    first: dict[str, Path] = {}
+    for file in files:
+        other = first.setdefault(file.sha256, file.path)
+        if other is not file.path:
+            raise WorkloadError(
+                f"is the same recording as {other}", where=str(file.path), fix="give it once"
+            )
 
 
 def replay_document(
@@ -175,9 +192,7 @@ def write_files(
         "tau_over_nodes.svg": figure_svg(found, title) + "\n",
         "tau_over_nodes.csv": figure_csv(found),
     }
-    out.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        (out / name).write_text(text, encoding="utf-8")
+    write_whole(out, texts)
     return [str(out / name) for name in texts]
 
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
-from specpilot.cli.output import is_terminal
+from specpilot.cli.console import console
+from specpilot.cli.output import one_line
 
 _WIDTH = 100
 """Columns of a table that goes to a file or a pipe."""
@@ -16,20 +16,19 @@ _WIDTH = 100
 
 def show(document: Mapping[str, Any]) -> None:
     """Print the table over all requests, tau per benchmark, notes and files."""
-    width = None if is_terminal() else _WIDTH
-    console = Console(no_color=not is_terminal(), highlight=False, width=width)
-    console.print(_overall(document))
+    screen = console(_WIDTH)
+    screen.print(_overall(document))
     if len(document["benchmarks"]) > 1:
-        console.print(_by_benchmark(document))
+        screen.print(_by_benchmark(document))
     for note in document["notes"]:
-        console.print(note, soft_wrap=True)
+        screen.print(note, soft_wrap=True)
     for file in document["files"]:
-        console.print(f"{file['path']}  sha256 {file['sha256']}", soft_wrap=True)
+        screen.print(f"{one_line(file['path'])}  sha256 {file['sha256']}", soft_wrap=True)
     for options in document.get("fitted", ()):
         spelled = ", ".join(f"{name} = {json.dumps(value)}" for name, value in options.items())
-        console.print(f"fitted: {spelled}", soft_wrap=True)
+        screen.print(f"fitted: {spelled}", soft_wrap=True)
     for path in document.get("written", ()):
-        console.print(f"written: {path}", soft_wrap=True)
+        screen.print(f"written: {one_line(path)}", soft_wrap=True)
 
 
 def _overall(document: Mapping[str, Any]) -> Table:
@@ -51,7 +50,7 @@ def _overall(document: Mapping[str, Any]) -> Table:
 
 def _by_benchmark(document: Mapping[str, Any]) -> Table:
     benchmarks = document["benchmarks"]
-    found = _table("τ per benchmark", ("tree", "nodes", *benchmarks))
+    found = _table("τ per benchmark", ("tree", "nodes", *map(one_line, benchmarks)))
     for index, row in enumerate(document["rows"]):
         taus = (f"{rows[index]['tau']:.3f}" for rows in benchmarks.values())
         found.add_row(row["tree"], str(row["nodes"]), *taus)

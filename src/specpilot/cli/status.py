@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from specpilot.cli.console import console
 from specpilot.cli.display import render
 from specpilot.cli.estimate import spell_seconds
-from specpilot.cli.output import is_terminal, print_json, say
+from specpilot.cli.output import print_json, say
 from specpilot.cli.runs import controller_process, require_run
 from specpilot.cli.watching import Watch
 from specpilot.controller.journal import read_journal
@@ -33,9 +33,7 @@ def command(
         }
         print_json({**now, **build_report(lines)})
         return
-    colour = is_terminal()
-    console = Console(no_color=not colour, highlight=False, width=None if colour else 110)
-    console.print(render(watch))
+    console(110).print(render(watch))
     at = "" if watch.last is None else f" at {watch.last:%Y-%m-%d %H:%M:%S} UTC"
     say(f"last event {spell_seconds(watch.quiet_seconds())} ago{at}")
     if alive is not None:

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from specpilot.cli.output import is_terminal, number, one_line, say
+from specpilot.cli.console import console
+from specpilot.cli.output import number, one_line, say
 from specpilot.controller.noise import noise_warning, spell_noise
 from specpilot.report.directions import spell_headroom
 from specpilot.report.words import headline
@@ -19,10 +19,9 @@ COLOURS = {"promoted": "green", "void": "red", "undecided": "cyan"}
 
 def print_summary(report: Mapping[str, Any], folder: Path) -> None:
     """Rates per benchmark, gains with intervals, and every direction's verdict."""
-    colour = is_terminal()
-    console = Console(no_color=not colour, highlight=False, width=None if colour else 110)
-    console.print(_rates(report))
-    console.print(_directions(report))
+    screen = console(110)
+    screen.print(_rates(report))
+    screen.print(_directions(report))
     noise = report["noise"]
     if noise is not None:
         say(noise_warning(noise) or spell_noise(noise))
@@ -42,7 +41,7 @@ def print_summary(report: Mapping[str, Any], folder: Path) -> None:
         say(f"memory: {entry['entry']} {'kept' if entry['admitted'] else 'refused'}")
     found = headline(report)
     style = f"bold {COLOURS.get(found.mood, '')}".strip()
-    console.print(Text(f"{found.title}. {found.sentence}", style=style), soft_wrap=True)
+    screen.print(Text(f"{found.title}. {found.sentence}", style=style), soft_wrap=True)
     say(
         f"{number(report['seconds'], '.0f')} s, isolation {report['isolation']}; "
         f"report: {one_line(folder / 'index.html')}"

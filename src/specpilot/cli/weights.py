@@ -11,10 +11,10 @@ from types import FrameType
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from specpilot.cli.console import console
 from specpilot.cli.output import Finished, is_terminal, number, print_json, say
 
 AsJson = Annotated[bool, typer.Option("--json", help="as JSON")]
@@ -87,8 +87,7 @@ def inspect(
         shape = " x ".join(str(size) for size in row["shape"])
         bits = number(row["bits_per_weight"], ".3f")
         table.add_row(row["name"], shape, row["format"], bits, row["why"])
-    width = None if is_terminal() else 160
-    Console(no_color=not is_terminal(), highlight=False, width=width).print(table)
+    console(160).print(table)
     say(
         f"packed tensors: {number(result['packed_bits_per_weight'], '.4f')} bits per weight; "
         f"folder: {result['stored_bytes'] / 1e9:.3f} of {result['original_bytes'] / 1e9:.3f} GB"

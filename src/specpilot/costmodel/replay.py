@@ -21,6 +21,9 @@ from specengine.trees import DraftTree, build_chain
 from specpilot.core.errors import WorkloadError
 from specpilot.engines.base import Recording
 
+LARGEST_SCORE = 1e-3
+"""Of a log-probability: 0, and what rounding may add."""
+
 Step = Callable[[int], tuple[int, int]]
 """Anchor index -> (drafted tokens that are accepted there, rows verified)."""
 
@@ -46,7 +49,7 @@ def check_recording(recording: Recording) -> Recording:
     """Return the recording, or raise.
 
     Raises:
-        WorkloadError: shapes disagree or a score is not finite.
+        WorkloadError: shapes disagree, or a score is not finite or above 0.
     """
     steps = len(recording.tokens) - 1
     ids, edge = recording.ids, recording.edge
@@ -61,6 +64,12 @@ def check_recording(recording: Recording) -> Recording:
             "holds non-finite scores",
             where=f"recording {recording.request_id}",
             fix="check the drafter's weights and dtype",
+        )
+    if edge.size and edge.max() > LARGEST_SCORE:
+        raise WorkloadError(
+            f"holds a score of {edge.max():.3g}, which is no log-probability",
+            where=f"recording {recording.request_id}",
+            fix="let the drafter normalise its scores over the candidates",
         )
     return recording
 

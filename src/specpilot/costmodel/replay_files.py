@@ -75,6 +75,8 @@ def _recording(key: str, arrays: Mapping[str, NDArray[Any]], path: Path) -> tupl
     if tokens.ndim != 1 or kinds[0] not in "iu" or kinds[1] not in "iu" or kinds[2] != "f":
         raise ValueError(f"arrays of {tokens.dtype}, {ids.dtype} and {edge.dtype}")
     named = arrays.get(f"{key}request_id")
+    if named is not None and named.ndim:
+        raise ValueError(f"request_id of shape {named.shape}")
     name = f"{path.stem}:{key[:-1]}" if named is None else str(named)
     benchmark, slash, _ = name.partition("/")
     recording = Recording(name, tokens.astype(np.int64), ids.astype(np.int64), to_edges(edge))
@@ -85,6 +87,10 @@ def _check_candidates(recording: Recording) -> None:
     where = f"recording {recording.request_id}"
     if 0 in recording.ids.shape:
         raise WorkloadError("has an empty lattice", where=where, fix="record the request again")
+    if min(recording.tokens.min(), recording.ids.min()) < 0:
+        raise WorkloadError(
+            "holds ids below 0, or beyond 63 bits", where=where, fix="record the request again"
+        )
     ordered = np.sort(recording.ids, axis=-1)
     if (ordered[..., 1:] == ordered[..., :-1]).any():
         raise WorkloadError(

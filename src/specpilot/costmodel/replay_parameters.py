@@ -5,6 +5,7 @@ from pathlib import Path
 
 from specengine.trees import CaDDTree, StepCost
 from specengine.trees.parameter_file import Parametrised, parameter_text
+from specpilot.core.whole_files import write_whole
 from specpilot.costmodel.replay_fit import (
     best_temperature,
     calibrated_on,
@@ -24,6 +25,9 @@ def write_parameters(
 
     Returns:
         Name of each tree and path of its file, for the options `tree` and `tree_file`.
+
+    Raises:
+        SpecPilotError: the files cannot be written.
     """
     found: dict[str, Parametrised] = {
         "calibrated": calibrated_on(recordings),
@@ -31,13 +35,11 @@ def write_parameters(
     }
     if cost is not None:
         found["caddtree"] = CaDDTree(cost)
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for tree, builder in found.items():
-        path = folder / f"{tree}.json"
-        path.write_text(parameter_text(tree, builder), encoding="utf-8")
-        written.append((tree, str(path)))
-    return written
+    files = {tree: f"{tree}.json" for tree in found}
+    write_whole(
+        folder, {files[tree]: parameter_text(tree, builder) for tree, builder in found.items()}
+    )
+    return [(tree, str(folder / name)) for tree, name in files.items()]
 
 
 def fitted_temperature(

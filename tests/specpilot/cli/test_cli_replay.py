@@ -130,6 +130,13 @@ def twice() -> np.ndarray:
     return ids
 
 
+def forged(key: str, value: float) -> dict[str, np.ndarray]:
+    """A recording with one number of an array replaced."""
+    fields = arrays(0)
+    fields[key][3:4].reshape(-1)[0] = value
+    return fields
+
+
 BAD_FILES = {
     "floats for tokens": (broken(tokens=np.zeros(25)), "is not a file of recordings"),
     "a square of tokens": (broken(tokens=np.zeros((5, 5), dtype=int)), "not a file of recordings"),
@@ -137,6 +144,13 @@ BAD_FILES = {
     "edges of another width": (broken(edge=arrays(0)["edge"][..., :3]), "record the request again"),
     "NaN": (broken(edge=np.full((24, 6, 4, 4), np.nan, dtype=np.float32)), "non-finite"),
     "a candidate twice": (broken(ids=twice()), "names a candidate twice"),
+    "a candidate below 0": (forged("ids", -2), "ids below 0"),
+    "a token below 0": (forged("tokens", -2), "ids below 0"),
+    "ids beyond 63 bits": (
+        broken(ids=arrays(0)["ids"].astype(np.uint64) + np.uint64(2**63)),
+        "ids below 0",
+    ),
+    "scores above 0": (forged("edge", 3.0), "no log-probability"),
     "no candidates": (
         broken(ids=np.zeros((24, 6, 0), int), edge=np.zeros((24, 6, 0, 0))),
         "empty lattice",
@@ -169,6 +183,35 @@ def test_files_of_another_kind(
 ) -> None:
     (here / "other.npz").write_bytes(content)
     check_refused(["replay", "other.npz"], "is not a file of recordings", capsys)
+
+
+def test_requests_have_one_name_each(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(here / "a.npz", {"gsm8k/0": arrays(0) | {"request_id": np.array(["x/1", "y/2"])}}, False)
+    check_refused(["replay", "a.npz"], "request_id of shape (2,)", capsys)
+
+
+def test_the_same_recording_twice_is_no_more_evidence(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save(here / "a.npz", {"gsm8k/0": arrays(0)})
+    (here / "b.npz").write_bytes((here / "a.npz").read_bytes())
+    check_refused(["replay", "a.npz", "b.npz"], "b.npz: is the same recording as a.npz", capsys)
+
+
+@pytest.mark.parametrize("folder", ["[red]", ":smile:", "a[", "line\nbreak"])
+def test_names_are_shown_as_they_are(
+    folder: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / folder).mkdir()
+    save(here / folder / "b].npz", {"[bold]/0": arrays(0), ":x:/1": arrays(1)})
+    out = f"{folder}/found"
+    command = ["replay", f"{folder}/b].npz", "--nodes", "4", "--trees", "chain", "--out", out]
+    assert run(command) == 0
+    shown = capsys.readouterr().out
+    for text in (f"{folder}/b].npz  sha256", f"written: {out}/replay.json"):
+        assert text.replace("\n", "\\n") in shown
+    assert "[bold]" in shown
+    assert ":x:" in shown
 
 
 def test_a_truncated_archive(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

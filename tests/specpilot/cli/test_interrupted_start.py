@@ -12,6 +12,7 @@ import simulation
 
 from specpilot import cli
 from specpilot.__main__ import main
+from specpilot.cli import replay
 from specpilot.cli.main import run
 
 COMMANDS = "specpilot.cli.main"
@@ -35,6 +36,17 @@ def test_an_interrupt_while_modules_load_is_one_line(
         main()
 
     assert ended.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_an_interrupt_of_any_command_is_one_line_and_its_own_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(recording: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(replay, "command", interrupted)
+    assert run(["replay", "x.npz"]) == 130
     assert capsys.readouterr().err == "interrupted\n"
 
 
