@@ -32,11 +32,13 @@ def drive(folder: Path, display: Display) -> int:
     log.parent.mkdir(parents=True, exist_ok=True)
     follower = Follower(folder / JOURNAL_FILE)
     command = [sys.executable, "-m", "specpilot.controller", "--run", str(folder)]
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True
-        )
+    # From before its start: an exception right after it would leave the controller to run on alone.
     with _noted_interrupts() as interrupts:
+        with log.open("wb") as stream:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream,
+                start_new_session=True,
+            )  # fmt: skip
         try:
             code = None
             while code is None and not interrupts:
