@@ -10,11 +10,12 @@ import torch
 import transformers
 
 from specengine.drafters.checkpoint import AnyNetwork, read_network, write_network
+from specengine.errors import CheckpointError, RequestError
 from specengine.train.answers import Report
 from specengine.train.batches import BatchPlan, BatchSource
 from specengine.train.loop import Schedule, train
 from specengine.train.shapes import DrafterShape, drafter_config, fresh_network, unused_token
-from specengine.train.shards import merged, read_shard
+from specengine.train.shards import TokenShard, merged, read_shard
 from specengine.train.teacher import load_teacher
 
 
@@ -42,23 +43,36 @@ def fit(
 
     Returns:
         Steps done in all.
+
+    Raises:
+        CheckpointError: the target, `start` or a checkpoint to go on from does not fit, or one
+            cannot be written.
+        RequestError: `data` is damaged or of another target.
+        OptionError: sizes that no drafter for this target has.
+        NumericError: the loss is not finite.
+        OSError: `out` cannot be written.
     """
     begun = time.monotonic()
     teacher = load_teacher(target, device)
     torch.backends.cuda.matmul.allow_tf32 = True
     shards = [read_shard(path) for path in data]
+    for path, shard in zip(data, shards, strict=True):
+        require_tokens(shard, teacher.config.vocab_size, path)
     source = BatchSource(merged(shards), plan)
     report(f"{len(source.shard)} sequences, {source.shard.answer_tokens} answer tokens")
     if shape.kind != "eagle3":
         mask = unused_token(teacher, source.shard) if mask_token is None else mask_token
         shape = replace(shape, mask_token_id=mask)
-        report(f"mask token {mask}")
+        held = ", which the answers hold" if mask in source.shard.token_set() else ""
+        report(f"mask token {mask}{held}")
     config = drafter_config(teacher, shape)
     network = fresh_network(config, teacher, source.shard, plan.seed)
     if start is not None:
-        network.load_state_dict(read_network(start, torch.float32, device).state_dict())
+        begin_with(network, read_network(start, torch.float32, device), start)
     parameters = sum(parameter.numel() for parameter in network.parameters())
     report(f"{config.kind}: {parameters} parameters")
+    # Hours of training are not to end at a place where nothing can be written.
+    out.mkdir(parents=True, exist_ok=True)
     steps = train(network, teacher, source, schedule, out / "checkpoint.pt", report)
     write_network(network, config, out, shard_bytes=shard_bytes)
     facts = {
@@ -88,6 +102,43 @@ def fit(
     }
     (out / "training.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
     return steps
+
+
+def require_tokens(shard: TokenShard, vocabulary: int, path: Path) -> None:
+    """Check that a target can read a shard.
+
+    Raises:
+        RequestError: the shard holds a token that the target does not have.
+    """
+    if len(shard.tokens) and not 0 <= shard.tokens.min() <= shard.tokens.max() < vocabulary:
+        raise RequestError(
+            f"holds tokens {shard.tokens.min()} to {shard.tokens.max()}, the target has "
+            f"{vocabulary}",
+            where=str(path),
+            fix="give answers of this target",
+        )
+
+
+def begin_with(network: AnyNetwork, other: AnyNetwork, where: Path) -> None:
+    """Copy the weights of a drafter of the same shape.
+
+    Raises:
+        CheckpointError: it has another shape, or is of another kind.
+    """
+    own, theirs = network.state_dict(), other.state_dict()
+    wrong = sorted(
+        name
+        for name in own.keys() | theirs.keys()
+        if name not in own or name not in theirs or own[name].shape != theirs[name].shape
+    )
+    if wrong:
+        raise CheckpointError(
+            f"is a {other.config.kind} drafter of another shape than the {network.config.kind} one "
+            f"to be trained: tensor '{wrong[0]}' differs",
+            where=str(where),
+            fix="give --start a drafter of the same kind and sizes",
+        )
+    network.load_state_dict(theirs)
 
 
 def _coverage(network: AnyNetwork, source: BatchSource) -> dict[str, float]:

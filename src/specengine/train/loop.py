@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ class Schedule:
         floor: last rate as a share of the peak.
         clip: largest gradient norm.
         save_every: steps between checkpoints.
+        save_seconds: time after which one is due before that.
     """
 
     steps: int
@@ -41,6 +43,7 @@ class Schedule:
     floor: float = 0.02
     clip: float = 1.0
     save_every: int = 1000
+    save_seconds: float = 300.0
 
     def rate_at(self, step: int, progress: float) -> float:
         """Learning rate; `progress` is the share of the run that is done."""
@@ -64,7 +67,7 @@ def train(
 
     Raises:
         NumericError: the loss is not finite.
-        CheckpointError: `checkpoint` belongs to another network.
+        CheckpointError: `checkpoint` is damaged, belongs to another network, or cannot be written.
     """
     cuda = teacher.device.type == "cuda"
     optimizer = torch.optim.AdamW(
@@ -72,7 +75,7 @@ def train(
     )
     mixed = teacher.model.dtype == torch.bfloat16
     step = _resume(checkpoint, network, optimizer)
-    watch = Stopwatch(schedule.seconds)
+    watch, unsaved = Stopwatch(schedule.seconds), Stopwatch(schedule.save_seconds)
     network.train()
     while step < schedule.steps and watch.left() > 0:
         progress = step / schedule.steps
@@ -87,10 +90,13 @@ def train(
         torch.nn.utils.clip_grad_norm_(network.parameters(), schedule.clip)
         optimizer.step()
         step += 1
-        if step % _REPORT_EVERY == 0 or step == schedule.steps:
+        due = step % schedule.save_every == 0 or unsaved.left() <= 0
+        # What is kept to go on from must be finite, so its loss is looked at first.
+        if due or step % _REPORT_EVERY == 0 or step == schedule.steps:
             report(_line(step, progress, result, optimizer.param_groups[0]["lr"]))
-        if step % schedule.save_every == 0:
+        if due:
             _save(checkpoint, network, optimizer, step)
+            unsaved = Stopwatch(schedule.save_seconds)
     _save(checkpoint, network, optimizer, step)
     network.eval()
     return step
@@ -118,19 +124,36 @@ def _save(path: Path, network: AnyNetwork, optimizer: torch.optim.Optimizer, ste
     state: dict[str, Any] = {
         "step": step, "network": network.state_dict(), "optimizer": optimizer.state_dict(),
     }  # fmt: skip
-    torch.save(state, partial)
-    partial.replace(path)
+    try:
+        torch.save(state, partial)
+        partial.replace(path)
+    except RuntimeError as error:
+        # A full disk, as torch's writer says it.
+        raise CheckpointError(
+            "cannot be written whole", where=str(path),
+            fix="free disk space, then repeat the command: it goes on from the checkpoint before",
+        ) from error  # fmt: skip
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _resume(path: Path, network: AnyNetwork, optimizer: torch.optim.Optimizer) -> int:
     if not path.exists():
         return 0
-    state = torch.load(path, map_location=network.fc.weight.device, weights_only=True)
     try:
-        network.load_state_dict(state["network"])
-    except RuntimeError as error:
+        state = torch.load(path, map_location=network.fc.weight.device, weights_only=True)
+        own, moments, step = state["network"], state["optimizer"], int(state["step"])
+    except (RuntimeError, OSError, EOFError, LookupError, TypeError, UnpicklingError) as error:
         raise CheckpointError(
-            f"belongs to another network ({error})", where=str(path), fix="train in a new folder"
-        ) from error
-    optimizer.load_state_dict(state["optimizer"])
-    return int(state["step"])
+            "is no checkpoint of a training, or a damaged one", where=str(path),
+            fix="remove it to begin anew, or train in a new folder",
+        ) from error  # fmt: skip
+    try:
+        network.load_state_dict(own)
+        optimizer.load_state_dict(moments)
+    except (RuntimeError, ValueError) as error:
+        raise CheckpointError(
+            f"belongs to another network ({error!s:.200})", where=str(path),
+            fix="train in a new folder",
+        ) from error  # fmt: skip
+    return step

@@ -102,6 +102,11 @@ def _taps(depth: int, shape: DrafterShape) -> tuple[int, ...]:
     taps = shape.taps or (3 if shape.kind == "eagle3" else 5)
     if isinstance(taps, tuple):
         return taps
+    if shape.taps is not None and not 1 <= taps <= depth - 1:
+        raise OptionError(
+            f"are {taps}, and {depth - 1} of the target's layers can be tapped",
+            where="taps", fix="ask for fewer",
+        )  # fmt: skip
     if taps == 1:
         return (depth // 2,)
     return tuple(round(1 + i * (depth - 4) / (taps - 1)) for i in range(taps))

@@ -1,8 +1,10 @@
 """Token shards: prompts with the target's answers, as flat arrays, with a hash."""
 
 import hashlib
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,28 +77,51 @@ def pack(pairs: list[tuple[list[int], list[int]]]) -> TokenShard:
 
 
 def write_shard(shard: TokenShard, path: Path) -> None:
-    """Write one compressed file."""
+    """Write one compressed file, which appears whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as handle:
-        small = len(shard.tokens) > 0 and int(shard.tokens.max()) < 2**16
-        tokens = shard.tokens.astype(np.uint16 if small else np.int32)
-        np.savez_compressed(handle, tokens=tokens, offsets=shard.offsets, prompts=shard.prompts)
+    small = len(shard.tokens) > 0 and int(shard.tokens.max()) < 2**16
+    tokens = shard.tokens.astype(np.uint16 if small else np.int32)
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("wb") as handle:
+            np.savez_compressed(handle, tokens=tokens, offsets=shard.offsets, prompts=shard.prompts)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def read_shard(path: Path) -> TokenShard:
     """Read one file.
 
     Raises:
-        RequestError: the file is missing or not a shard.
+        RequestError: the file is missing, damaged or not a shard.
     """
     try:
         with np.load(path) as table:
-            return TokenShard(table["tokens"].astype(np.int32), table["offsets"], table["prompts"])
-    except (OSError, KeyError, ValueError) as error:
+            shard = TokenShard(table["tokens"].astype(np.int32), table["offsets"], table["prompts"])
+        _check(shard)
+    except (OSError, KeyError, ValueError, TypeError, EOFError, BadZipFile, zlib.error) as error:
         raise RequestError(
-            f"is not a token shard ({error})", where=str(path),
+            f"is not a token shard ({error or 'it is empty'})", where=str(path),
             fix="write it with `python -m specengine.train answers`",
         ) from error  # fmt: skip
+    return shard
+
+
+def _check(shard: TokenShard) -> None:
+    tokens, offsets, prompts = shard.tokens, shard.offsets, shard.prompts
+    if not (tokens.ndim == offsets.ndim == prompts.ndim == 1 and len(offsets) == len(prompts) + 1):
+        raise ValueError("arrays of other shapes")
+    if not {offsets.dtype.kind, prompts.dtype.kind} <= set("iu"):
+        raise ValueError("places that are no whole numbers")
+    lengths = np.diff(offsets.astype(np.int64))
+    ends = int(offsets[0]), int(offsets[-1])
+    if ends != (0, len(tokens)) or (prompts < 0).any() or (lengths < prompts).any():
+        raise ValueError("sequences that do not lie end to end")
 
 
 def merged(shards: list[TokenShard]) -> TokenShard:
