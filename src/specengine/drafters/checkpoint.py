@@ -168,7 +168,7 @@ def write_network(network: nn.Module, config: AnyConfig, folder: Path, *, shard_
     A token map is written in both directions, as other readers expect it.
 
     Raises:
-        CheckpointError: one tensor alone is larger than a shard.
+        CheckpointError: one tensor alone is larger than a shard, or the disk is full.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
@@ -182,7 +182,12 @@ def write_network(network: nn.Module, config: AnyConfig, folder: Path, *, shard_
     shards = _pack(tensors, shard_bytes)
     names = [f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))]
     for name, shard in zip(names, shards, strict=True):
-        save_file({key: tensors[key] for key in shard}, folder / name, {"format": "pt"})
+        try:
+            save_file({key: tensors[key] for key in shard}, folder / name, {"format": "pt"})
+        except SafetensorError as error:
+            raise CheckpointError(
+                f"cannot be written ({error})", where=str(folder / name), fix="free disk space"
+            ) from error
     index = {
         "metadata": {"total_size": sum(tensor.nbytes for tensor in tensors.values())},
         "weight_map": {key: n for n, s in zip(names, shards, strict=True) for key in sorted(s)},

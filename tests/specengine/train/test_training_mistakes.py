@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from specengine.drafters.checkpoint import write_network
 from specengine.errors import CheckpointError
 from specengine.train import __main__ as command_line
 from specengine.train.batches import BatchPlan, BatchSource
@@ -150,16 +151,31 @@ def test_damaged_checkpoints_are_refused(content, teacher, shard, tmp_path, make
         train(make_network(), teacher, BatchSource(shard, PLAN), Schedule(steps=2), path, str)
 
 
-def test_a_full_disk_leaves_the_checkpoint_before(teacher, shard, tmp_path, make_network):
+@pytest.fixture
+def small_disk():
+    """Sets the size in bytes beyond which no file grows."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_weights_on_a_full_disk(small_disk, tmp_path, make_network):
+    network = make_network()
+    small_disk(20_000)
+    with pytest.raises(CheckpointError, match="free disk space"):
+        write_network(network, network.config, tmp_path, shard_bytes=2**24)
+    assert not (tmp_path / "config.json").exists()
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(
+    small_disk, teacher, shard, tmp_path, make_network
+):
     path, source = tmp_path / "c.pt", BatchSource(shard, PLAN)
     train(make_network(), teacher, source, Schedule(steps=1), path, str)
-    before, limits = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
-    try:
-        with pytest.raises(CheckpointError, match="free disk space"):
-            train(make_network(), teacher, source, Schedule(steps=2), path, str)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    before = path.read_bytes()
+    small_disk(20_000)
+    with pytest.raises(CheckpointError, match="free disk space"):
+        train(make_network(), teacher, source, Schedule(steps=2), path, str)
     assert [entry.name for entry in tmp_path.iterdir()] == ["c.pt"]
     assert path.read_bytes() == before
 
