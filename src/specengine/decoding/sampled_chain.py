@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from specengine.decoding.sampling import Distribution, Sampler, Stream, draw
+from specengine.decoding.sampling import Distribution, Sampler, Stream, draw, tempered
 from specengine.lattice import Lattice
 from specengine.trees.draft_tree import DraftTree
 from specengine.verify.acceptance import Acceptance
@@ -42,8 +42,7 @@ def draw_chain(lattice: Lattice, anchor: int, nodes: int, sampler: Sampler) -> S
     chances = np.zeros((length - 1, lattice.candidates))
     slot, total, first = 0, 0.0, len(sampler.output)
     for position in range(length - 1):
-        scores = lattice.edge[position, slot].astype(np.float64) / sampler.sampling.temperature
-        weights = np.exp(scores - scores.max())
+        weights = tempered(lattice.edge[position, slot], sampler.sampling.temperature)
         chances[position] = weights / weights.sum()
         slot = draw(chances[position], sampler.uniform(Stream.DRAFT, first + position))
         total += min(float(np.log(chances[position, slot])), 0.0)

@@ -158,7 +158,7 @@ class Sampler:
 
     def _shaped(self, row: Distribution) -> Distribution:
         how = self.sampling
-        kept = np.exp((row - row.max()) / how.temperature)
+        kept = tempered(row, how.temperature)
         if 0 < how.top_k < len(kept):
             kept = _largest(kept, how.top_k)
         kept /= kept.sum()
@@ -167,6 +167,15 @@ class Sampler:
         if how.min_p > 0.0:
             kept = np.where(kept >= how.min_p * kept.max(), kept, 0.0)
         return kept / kept.sum()
+
+
+def tempered(scores: NDArray[np.floating], temperature: float) -> Distribution:
+    """Weights float64 [n] of scores in nats at a temperature above 0; the largest is 1."""
+    wide = scores.astype(np.float64)
+    # Taken off first: at the smallest temperatures a quotient is infinite, and infinities leave no
+    # difference.
+    with np.errstate(over="ignore"):
+        return np.exp((wide - wide.max()) / temperature)
 
 
 def draw(distribution: Distribution, number: float) -> int:

@@ -204,6 +204,22 @@ def test_rejection_emits_the_target_at_every_position():
     assert accepted > draws
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e-320, 1e-308, 1e-40, 1e-6])
+@pytest.mark.filterwarnings("error")
+def test_at_the_smallest_temperatures_a_chain_emits_the_argmax(temperature):
+    logits = torch.randn(4, SMALL_VOCAB, generator=torch.Generator().manual_seed(2))
+    want = logits.argmax(dim=-1).tolist()
+    rejected = 0
+    for seed in range(20):
+        sampler = Sampler(Sampling(temperature=temperature, seed=seed), [])
+        chain = draw_chain(_lattice(np.random.default_rng(seed), 3), 0, 4, sampler)
+        assert np.isfinite(chain.chances).all()
+        tokens = accept_sampled(chain, logits, sampler).tokens
+        assert tokens == want[: len(tokens)]
+        rejected += len(tokens) < 4
+    assert rejected > 0
+
+
 class _BlindDrafter:
     """A drafter whose lattice has nothing to do with the target."""
 
