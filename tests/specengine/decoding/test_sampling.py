@@ -3,6 +3,7 @@
 from collections import Counter
 from functools import cache
 from itertools import product
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -79,6 +80,50 @@ def test_equal_logits_fall_to_the_lowest_ids():
     assert got.tolist() == [0.5, 0.5, 0.0, 0.0]
 
 
+def test_at_their_ends_filters_keep_the_likeliest_alone():
+    logits = torch.tensor([1.0, 3.0, 2.0, 3.0, 0.0])
+    both, first = [0.0, 0.5, 0.0, 0.5, 0.0], [0.0, 1.0, 0.0, 0.0, 0.0]
+    assert distribution(logits, Sampling(temperature=1.0, min_p=1.0)).tolist() == both
+    assert distribution(logits, Sampling(temperature=1.0, top_p=1e-300)).tolist() == first
+    assert distribution(logits, Sampling(temperature=1.0, top_k=1)).tolist() == first
+
+
+class _Watched(Sampler):
+    """Keeps what it is asked for."""
+
+    asked: ClassVar[list[Stream]] = []
+
+    def uniform(self, stream: Stream, position: int | None = None) -> float:
+        self.asked.append(stream)
+        return Sampler.uniform(self, stream, position)
+
+
+def test_drafting_and_verifying_share_no_stream():
+    drafted, verified = set(), set()
+    for seed in range(12):
+        sampler = _Watched(Sampling(temperature=1.0, seed=seed), [])
+        _Watched.asked.clear()
+        chain = draw_chain(_lattice(np.random.default_rng(seed), 3), 0, 4, sampler)
+        drafted.update(_Watched.asked)
+        _Watched.asked.clear()
+        accept_sampled(chain, torch.zeros(4, SMALL_VOCAB), sampler)
+        verified.update(_Watched.asked)
+    assert drafted == {Stream.DRAFT}
+    assert verified == {Stream.ACCEPT, Stream.RESIDUAL, Stream.VERIFY}
+
+
+def test_chains_are_drawn_at_the_requests_temperature():
+    lattice = _lattice(np.random.default_rng(3), 3)
+    for temperature in (0.3, 1.0, 1.7):
+        sampler = Sampler(Sampling(temperature=temperature, seed=1), [])
+        chain = draw_chain(lattice, 0, 4, sampler)
+        slot = 0
+        for position, chances in enumerate(chain.chances):
+            weights = np.exp(lattice.edge[position, slot].astype(np.float64) / temperature)
+            np.testing.assert_allclose(chances, weights / weights.sum(), atol=1e-12)
+            slot = lattice.ids[position].tolist().index(chain.tokens[position + 1])
+
+
 def test_draws_stay_within_the_distribution():
     given = np.array([0.0, 0.25, 0.0, 0.75, 0.0])
     assert [draw(given, u) for u in (0.0, 0.2499, 0.25, 0.999999, 1.0)] == [1, 1, 3, 3, 3]
@@ -86,10 +131,14 @@ def test_draws_stay_within_the_distribution():
 
 def test_streams_and_positions_give_numbers_of_their_own():
     sampler = Sampler(Sampling(temperature=1.0, seed=7), [])
-    numbers = {(s, p): sampler.uniform(s, p) for s, p in product(Stream, range(50))}
-    assert len(set(numbers.values())) == len(numbers)
+    # By name: two of one value would be one stream.
+    numbers = {
+        (name, place): sampler.uniform(Stream[name], place)
+        for name, place in product(Stream.__members__, range(50))
+    }
+    assert len(set(numbers.values())) == len(numbers) == 200
     again = Sampler(Sampling(temperature=1.0, seed=7), [])
-    assert all(again.uniform(s, p) == value for (s, p), value in numbers.items())
+    assert all(again.uniform(Stream[s], p) == value for (s, p), value in numbers.items())
     assert Sampler(Sampling(temperature=1.0, seed=8), []).uniform(Stream.VERIFY, 0) not in set(
         numbers.values()
     )

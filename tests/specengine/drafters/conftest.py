@@ -147,7 +147,9 @@ def kind_network(name: str, target: object, seed: int = 0) -> AnyNetwork:
             if label.endswith("norm.weight") or "layernorm" in label:
                 parameter.add_(1.0)
         if network.d2t is not None:
-            tokens = torch.randperm(config.vocab_size)[: len(network.d2t)].sort().values
+            # No draft id is its own token, so that taking one for the other always shows.
+            first, size = 9, len(network.d2t)
+            tokens = first + torch.randperm(config.vocab_size - first)[:size].sort().values
             network.d2t.copy_(tokens - torch.arange(len(tokens)))
     return network.eval().requires_grad_(requires_grad=False)
 

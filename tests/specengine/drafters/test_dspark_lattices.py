@@ -81,6 +81,19 @@ def test_the_chain_is_the_sequential_argmax(name, make_kind, target):
 
 
 @pytest.mark.parametrize("name", ["dspark", "dspark-gated", "dspark-rnn", "dspark-own"])
+def test_heads_are_their_formulas(name, make_kind, target):
+    network = make_kind(name, target)
+    head = network.markov_head
+    draw = torch.Generator().manual_seed(3)
+    for token in (0, ANCHOR, 60):
+        row, state = torch.randn(64, generator=draw), torch.randn(8, generator=draw)
+        latent, following = head.latent(torch.tensor(token), row, state)
+        bias, wanted = _bias(network, token, row, state)
+        torch.testing.assert_close(head.markov_w2(latent), bias, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(following, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["dspark", "dspark-gated", "dspark-rnn", "dspark-own"])
 def test_prepacked_layers_draft_the_same(name, make_kind, target):
     network = make_kind(name, target)
     features, _, _ = _setting(network, target)

@@ -84,6 +84,20 @@ def _check(tree: DraftTree, nodes: int, depth: int) -> None:
         assert getattr(tree, name).dtype == kind
 
 
+@pytest.mark.parametrize("rows", [1, 3, 7])
+def test_the_chain_takes_the_last_rows_of_a_full_tree(rows):
+    tree = _tree(8)
+    kept = 8 - rows
+    best = max(range(kept), key=lambda node: (int(tree.depth[node]), float(tree.logp[node])))
+    words = tree.tokens[tree.path(best)].tolist()
+    history = _history(5, *words, *range(60, 70), 5)
+    longer = attach_chain(tree, history, rows=rows, nodes=8, depth=12)
+    path = longer.path(7)
+    assert len(longer) == 8
+    assert longer.tokens[:kept].tolist() == tree.tokens[:kept].tolist()
+    assert path[-rows:] == list(range(kept, 8))
+
+
 def test_the_chain_hangs_below_the_best_path():
     tree = _tree(6)
     words = [7]

@@ -137,6 +137,8 @@ def test_a_tied_head_is_the_drafters_own_embedding():
     config = _parse(table, EAGLE | {"embed_tokens.weight"})
     assert config.tied_head
     assert not _parse(table, EAGLE).tied_head
+    # A head that is there is used, whatever the flag says.
+    assert not _parse(table, EAGLE | OWN_TABLES).tied_head
 
 
 def test_an_assistant_of_transformers():

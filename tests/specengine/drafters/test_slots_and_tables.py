@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from specengine.decoding.options import EngineOptions
 from specengine.drafters import load_drafter
 from specengine.drafters.checkpoint import INDEX, new_network, write_network
 from specengine.drafters.config import parse_config
-from specengine.drafters.loading import drafter_of
+from specengine.drafters.loading import drafter_of, fitted
 from specengine.drafters.slot_check import tell_slots
 from specengine.errors import CheckpointError
 from specengine.lattice import Lattice
@@ -75,6 +76,12 @@ def test_a_drafter_that_is_never_right_shows_nothing(llama, tmp_path):
     texts = _texts(llama)
     with pytest.raises(CheckpointError, match="add sample_from_anchor"):
         tell_slots(lambda read: Reading(texts, "shifted", read, 0.0), llama, tmp_path)
+
+
+def test_readings_that_are_equally_right_show_nothing(llama, tmp_path):
+    texts = _texts(llama)
+    with pytest.raises(CheckpointError, match="cannot tell"):
+        tell_slots(lambda read: Reading(texts, "shifted", "shifted", 1.0), llama, tmp_path)
 
 
 def _files(folder, change):
@@ -241,6 +248,27 @@ def test_usual_taps(written, target):
 
     _files(folder, widen)
     assert load_drafter("eagle3", folder, target).taps == (1, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("drafter_layers", "layers", "taps"),
+    [
+        (5, 36, (1, 9, 17, 25, 33)),
+        (6, 48, (1, 10, 19, 27, 36, 45)),
+        (3, 12, (1, 5, 9)),
+        (1, 28, (14,)),
+    ],
+)
+def test_usual_taps_of_blocks_are_those_of_their_authors(
+    drafter_layers, layers, taps, make_kind_config, target
+):
+    target.num_layers = layers
+    config = replace(
+        make_kind_config("dflash", target),
+        num_hidden_layers=drafter_layers,
+        target_layer_ids=(),
+    )
+    assert fitted(config, target, "test").target_layer_ids == taps
 
 
 def test_names_that_mean_the_same_tensor_are_refused(written, target):
