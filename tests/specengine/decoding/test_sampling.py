@@ -91,25 +91,29 @@ def test_at_their_ends_filters_keep_the_likeliest_alone():
 class _Watched(Sampler):
     """Keeps what it is asked for."""
 
-    asked: ClassVar[list[Stream]] = []
+    asked: ClassVar[list[tuple[Stream, int]]] = []
 
     def uniform(self, stream: Stream, position: int | None = None) -> float:
-        self.asked.append(stream)
+        self.asked.append((stream, len(self.output) if position is None else position))
         return Sampler.uniform(self, stream, position)
 
 
-def test_drafting_and_verifying_share_no_stream():
-    drafted, verified = set(), set()
+def test_drafting_and_verifying_share_no_stream_and_steps_no_number():
+    used = set()
     for seed in range(12):
-        sampler = _Watched(Sampling(temperature=1.0, seed=seed), [])
+        sampler = _Watched(Sampling(temperature=1.0, seed=seed), [], output=[1, 2])
         _Watched.asked.clear()
         chain = draw_chain(_lattice(np.random.default_rng(seed), 3), 0, 4, sampler)
-        drafted.update(_Watched.asked)
+        # A number belongs to a place of the output: the next step's are others.
+        assert _Watched.asked == [(Stream.DRAFT, place) for place in (2, 3, 4)]
         _Watched.asked.clear()
-        accept_sampled(chain, torch.zeros(4, SMALL_VOCAB), sampler)
-        verified.update(_Watched.asked)
-    assert drafted == {Stream.DRAFT}
-    assert verified == {Stream.ACCEPT, Stream.RESIDUAL, Stream.VERIFY}
+        emitted = len(accept_sampled(chain, torch.zeros(4, SMALL_VOCAB), sampler).tokens)
+        places = [place for _, place in _Watched.asked]
+        assert places == sorted(places)
+        assert set(places) == set(range(2, 2 + emitted))
+        assert len(set(_Watched.asked)) == len(_Watched.asked)
+        used |= {stream for stream, _ in _Watched.asked}
+    assert used == {Stream.ACCEPT, Stream.RESIDUAL, Stream.VERIFY}
 
 
 def test_chains_are_drawn_at_the_requests_temperature():
