@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from specengine.drafters import eagle3
+from specengine.drafters.expansion import grown_tree
 from specengine.drafters.loading import drafter_of
 from specengine.errors import RequestError
 from specengine.trees import build
@@ -129,6 +130,32 @@ def test_grown_trees_are_those_of_a_plain_search(drafter, state, after):
         paths = {tuple(tree.tokens[tree.path(node)].tolist()) for node in range(1, len(tree))}
         assert paths == {path for path, _ in best[: nodes - 1]}
         assert (tree.parent[1:] < np.arange(1, len(tree))).all()
+
+
+class CertainSteps:
+    """Each step is sure of one token, so that a child is as likely as its parent."""
+
+    def first(self):
+        return self._logits(1), torch.zeros(1, 4)
+
+    def next(self, tokens, hidden, parents):
+        return self._logits(len(tokens)), torch.zeros(len(tokens), 4)
+
+    @staticmethod
+    def _logits(rows):
+        logits = torch.zeros(rows, 61)
+        logits[:, 5] = 1e4
+        return logits
+
+
+@pytest.mark.parametrize("nodes", range(1, 9))
+def test_parents_come_before_children_that_are_as_likely(nodes, drafter):
+    drafter.vocabulary.offsets = None
+    tree = grown_tree(CertainSteps(), drafter.vocabulary, ANCHOR, 4, nodes, 3)
+    assert len(tree) == nodes
+    assert (tree.parent[1:] < np.arange(1, nodes)).all()
+    assert (tree.parent[1:] >= 0).all()
+    assert tree.tokens[:5].tolist() == [ANCHOR, 5, 5, 5, 5][:nodes]
 
 
 def test_long_prompts_in_parts_equal_one_pass(drafter, state, monkeypatch):

@@ -48,6 +48,21 @@ def test_intervals_cover_the_mean_and_shrink_with_requests() -> None:
     assert alone.interval is None
 
 
+def test_intervals_are_those_of_95_percent() -> None:
+    items = [drawn_recording(seed) for seed in range(60)]
+    played = play(items, ["a"] * 60, ["best_first"], [8], 5)
+    (row,) = table(played, range(60))
+    replays = played["best_first"][8]
+    steps = np.array([len(item.accepted) for item in replays])
+    emitted = np.array([item.emitted for item in replays])
+    # Of a ratio of sums over requests, by its linear part.
+    spread = (emitted - row.tau * steps).std() * len(steps) ** 0.5 / steps.sum()
+    assert row.interval is not None
+    low, high = row.interval
+    assert (high - low) / (2 * spread) == pytest.approx(1.96, rel=0.08)
+    assert row.tau - low == pytest.approx(high - row.tau, rel=0.25)
+
+
 def test_halves_alternate_within_a_benchmark() -> None:
     assert halves(["a", "b", "a", "b", "a"]) == [0, 0, 1, 1, 0]
     assert halves(["a", "b", "c", "d"]) == [0, 1, 0, 1]
