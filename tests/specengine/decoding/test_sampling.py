@@ -70,6 +70,16 @@ def test_presence_and_frequency_count_the_output_alone():
     np.testing.assert_allclose(got, weights / weights.sum(), atol=1e-12)
 
 
+def test_repetition_comes_first_and_the_temperature_last():
+    logits = torch.tensor([3.0, -3.0, 3.0, 1.0])
+    how = Sampling(
+        temperature=0.5, repetition_penalty=2.0, presence_penalty=0.5, frequency_penalty=0.25
+    )
+    got = distribution(logits, how, prompt=[2], output=[0, 1, 0])
+    weights = np.exp(np.array([3 / 2 - 1.0, -3 * 2 - 0.75, 3 / 2, 1.0]) / 0.5)
+    np.testing.assert_allclose(got, weights / weights.sum(), atol=1e-12)
+
+
 def test_equal_logits_fall_to_the_lowest_ids():
     logits = torch.tensor([1.0, 2.0, 2.0, 2.0, 0.0])
     assert np.flatnonzero(distribution(logits, Sampling(temperature=1.0, top_k=2))).tolist() == [

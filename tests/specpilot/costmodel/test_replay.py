@@ -67,6 +67,13 @@ def test_no_tree_beats_the_oracle_and_one_row_accepts_nothing(seed: int) -> None
     assert replay.at(64).tau <= oracle
 
 
+def test_the_oracle_verifies_what_it_accepts_and_the_root() -> None:
+    for seed in range(4):
+        oracle = replay_oracle(drawn_recording(seed), 5)
+        assert oracle.rows == sum(oracle.accepted) + len(oracle.accepted)
+        assert oracle.emitted == 39
+
+
 def test_damaged_recordings_are_refused() -> None:
     item = drawn_recording(0)
     item.edge[3, 1, 0, 0] = np.nan
