@@ -87,8 +87,7 @@ class Calibrated:
     def rescored(self, rows: NDArray[np.floating], position: int) -> NDArray[np.float64]:
         """Calibrated acceptance of the edges [P, K] below P nodes of one depth."""
         deepest, last_rank, last_bin = (size - 1 for size in self.curves.shape)
-        nats = np.minimum(rows, 0.0) * -BINS_PER_NAT
-        place = np.minimum(nats.astype(np.intp), last_bin)
+        place = bins(rows, last_bin)
         rank = np.minimum(_ranks(rows), last_rank)
         curves = self.curves[min(position, deepest)]
         found: NDArray[np.float64] = curves.take(rank * curves.shape[1] + place)
@@ -97,8 +96,7 @@ class Calibrated:
     def _row(self, lattice: Lattice) -> Row:
         edge, curves = lattice.edge, self._lists
         deepest, last_rank, last_bin = (size - 1 for size in self.curves.shape)
-        nats = np.minimum(edge, 0.0) * -BINS_PER_NAT
-        place = np.minimum(nats.astype(np.intp), last_bin)
+        place = bins(edge, last_bin)
         # The last curve again for every rank beyond, so that a row can be zipped with its curves.
         beyond = max(lattice.candidates - last_rank - 1, 0)
         by_depth = [
@@ -114,6 +112,14 @@ class Calibrated:
             return sorted(by_rank, key=found.__getitem__, reverse=True), found
 
         return row
+
+
+def bins(edge: NDArray[np.floating], last: int) -> NDArray[np.intp]:
+    """The bin, 0 to `last`, of every score in nats; all that lies below is in the last."""
+    # Bounded before it is multiplied: scores of what cannot be are beyond floats and integers.
+    inside = np.clip(edge, -(last + 1) / BINS_PER_NAT, 0.0)
+    found: NDArray[np.intp] = np.minimum((inside * -BINS_PER_NAT).astype(np.intp), last)
+    return found
 
 
 def _ranks(rows: NDArray[np.floating]) -> NDArray[np.intp]:

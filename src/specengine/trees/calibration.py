@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
 from specengine.errors import OptionError
-from specengine.trees.calibrated import BINS_PER_NAT, Calibrated
+from specengine.trees.calibrated import BINS_PER_NAT, Calibrated, bins
 from specengine.trees.sequoia import Sequoia
 
 NATS = 16
@@ -120,8 +120,7 @@ def fit_calibrated(outcomes: Outcomes) -> Calibrated:
     """Monotone curves of acceptance over the edge, by depth group and rank group."""
     ranks = np.arange(outcomes.edge.shape[1])
     hit = outcomes.rank[:, None] == ranks
-    place = (np.minimum(outcomes.edge, 0.0) * -BINS_PER_NAT).astype(np.int64)
-    place = np.minimum(place, NATS * BINS_PER_NAT - 1)
+    place = bins(outcomes.edge, NATS * BINS_PER_NAT - 1)
     depth_group = _grouped(outcomes.position, DEPTHS)
     rank_group = np.broadcast_to(_grouped(ranks, RANKS), hit.shape)
     curves = np.empty((len(DEPTHS), len(RANKS), NATS * BINS_PER_NAT))

@@ -76,6 +76,27 @@ def test_is_a_tree_in_topological_order(name: str, shape: Shape, make_lattice: M
 
 
 @every_builder
+@pytest.mark.parametrize("lowest", [-1e3, -1e19, -5e37])
+@pytest.mark.filterwarnings("error")
+def test_scores_beyond_every_probability_are_ordered_like_others(
+    name: str, lowest: float, make_lattice: MakeLattice
+) -> None:
+    lattice = make_lattice(5, 4, 4)
+    lattice.edge[:, :, 2:] = lowest
+    tree = ALL[name](lattice, ANCHOR, 30)
+    assert (tree.parent[1:] < np.arange(1, len(tree))).all()
+    if name in ("oracle", "calibrated"):
+        # These do not order siblings by their scores.
+        return
+    # What is all but impossible comes after its likely siblings.
+    for node in range(1, len(tree)):
+        depth = tree.depth[node] - 1
+        if tree.tokens[node] in lattice.ids[depth, 2:]:
+            siblings = np.flatnonzero(tree.parent == tree.parent[node])
+            assert set(lattice.ids[depth, :2]) <= set(tree.tokens[siblings].tolist())
+
+
+@every_builder
 @given(shape=shapes)
 @fixture_ok
 def test_siblings_are_distinct(name: str, shape: Shape, make_lattice: MakeLattice) -> None:
