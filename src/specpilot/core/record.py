@@ -44,10 +44,14 @@ def read_json_object(path: Path, failure: type[SpecPilotError], fix: str) -> dic
         SpecPilotError: of the type `failure`, when the file is missing, unreadable, or holds
             another value.
     """
+    if path.exists() and not path.is_file():
+        raise failure("is no regular file", where=str(path), fix=fix)
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise failure(f"cannot be read ({error})", where=str(path), fix=fix) from error
+    except RecursionError as error:
+        raise failure("is nested too deeply", where=str(path), fix=fix) from error
     if not isinstance(value, dict):
         raise failure("is not a JSON object", where=str(path), fix=fix)
     return value

@@ -38,7 +38,7 @@ def prompts_of(benchmark: str, rows: Sequence[Mapping[str, Any]], where: str) ->
     seen: set[str] = set()
     for index, row in enumerate(rows):
         text = _text_of(benchmark, row)
-        if text is None or not text.strip():
+        if text is None or not text.strip() or _is_no_text(text):
             raise WorkloadError(
                 f"row {index} holds no prompt in the format of {benchmark}",
                 where=where,
@@ -49,6 +49,11 @@ def prompts_of(benchmark: str, rows: Sequence[Mapping[str, Any]], where: str) ->
             seen.add(text)
             prompts.append(Prompt(id=f"{benchmark}/{index}", benchmark=benchmark, text=text))
     return prompts
+
+
+def _is_no_text(text: str) -> bool:
+    """Whether it holds half of a surrogate pair, which JSON can write and no tokenizer reads."""
+    return any("\ud800" <= sign <= "\udfff" for sign in text)
 
 
 def _text_of(benchmark: str, row: Mapping[str, Any]) -> str | None:

@@ -5,6 +5,7 @@ itself and every engine gets the same ids.
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -28,6 +29,17 @@ _SPECIAL_TOKENS = (
     "cls_token",
     "mask_token",
 )
+_TEMPLATE_FAILURES = (
+    TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+)
+"""What a template's own expressions end with on values that it was not written for."""
 Message = Mapping[str, str]
 
 
@@ -66,7 +78,7 @@ class ChatTokenizer:
                 add_generation_prompt=True,
                 **self._special,
             )
-        except TemplateError as error:
+        except _TEMPLATE_FAILURES as error:
             raise self._failure(f"its chat template refuses the messages ({error})") from error
 
     def encode(self, text: str) -> tuple[int, ...]:
@@ -119,16 +131,28 @@ def _now(form: str) -> str:
 
 def _template_source(folder: Path, config: Mapping[str, Any]) -> str:
     file = folder / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
+    # A link to nothing is a lost file, and not one that its authors left out.
+    if os.path.lexists(file):
+        return _read_template(file)
     found = config.get("chat_template")
-    if isinstance(found, list):
-        found = {entry["name"]: entry["template"] for entry in found}.get("default")
+    if isinstance(found, list) and all(isinstance(entry, dict) for entry in found):
+        named = {str(entry.get("name")): entry.get("template") for entry in found}
+        found = named.get("default")
     if isinstance(found, str):
         return found
     raise WorkloadError(
         "has no chat template", where=str(folder), fix="use an instruction-tuned target"
     )
+
+
+def _read_template(file: Path) -> str:
+    fix = "restore the target's folder"
+    if file.exists() and not file.is_file():
+        raise WorkloadError("is no regular file", where=str(file), fix=fix)
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise WorkloadError(f"cannot be read ({error})", where=str(file), fix=fix) from error
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import zlib
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -40,15 +41,23 @@ def read_file(path: Path) -> list[Row]:
     Raises:
         WorkloadError: unreadable, of another form, or not objects.
     """
+    fix = "check workload.benchmarks"
+    try:
+        pipe = path.exists() and not path.is_file()
+    except OSError as error:
+        raise WorkloadError(
+            f"cannot be read ({error.strerror})", where=str(path), fix=fix
+        ) from error
+    if pipe or "\0" in str(path):
+        raise WorkloadError("is no file", where=str(path), fix=fix)
     if path.suffix == ".parquet":
         return read_parquet(path)
     try:
         raw = path.read_bytes()
-        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise WorkloadError(
-            f"cannot be read ({error})", where=str(path), fix="check workload.benchmarks"
-        ) from error
+        # Some editors begin a file with a byte order mark, which nobody sees.
+        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise WorkloadError(f"cannot be read ({error})", where=str(path), fix=fix) from error
     if path.suffix == ".json":
         return _parse_list(text, path)
     return _parse_lines(text, str(path))
@@ -73,7 +82,7 @@ def read_builtin(benchmark: str) -> list[Row]:
 def _parse_list(text: str, path: Path) -> list[Row]:
     try:
         rows = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _not_json(str(path), str(error)) from error
     if not isinstance(rows, list) or any(not isinstance(row, dict) for row in rows):
         raise _not_json(str(path), "not a list of objects")
@@ -88,7 +97,7 @@ def _parse_lines(text: str, where: str) -> list[Row]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _not_json(f"{where}, line {number}", str(error)) from error
         if not isinstance(row, dict):
             raise _not_json(f"{where}, line {number}", "not an object")
