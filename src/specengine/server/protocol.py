@@ -7,20 +7,34 @@ would change the output silently.
 
 import difflib
 import json
+import re
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from starlette.requests import Request
 
 from specengine.server.failures import ApiError
 from specengine.server.sampling_fields import SamplingFields
 
-MAX_BODY_BYTES = 64 * 2**20
+MAX_BODY_BYTES = 16 * 2**20
+"""A million token ids fit. Parsing holds up every stream, for a second or so at this size."""
 MAX_NESTING = 64
 """Lists and objects inside one another; what walks a body may do so by recursion."""
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _SHOWN = 80
 """Characters of a client's own text that an error repeats."""
-Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+Item = TypeVar("Item")
+Items = Annotated[list[Item], Field(fail_fast=True)]
+"""A list whose first wrong item ends its check: an error of its own for each of the millions that
+a body may hold would take minutes and the machine's memory."""
+Tokens = Annotated[Items[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 Model = TypeVar("Model", bound=BaseModel)
 
 _NO_EFFECT = {
@@ -56,10 +70,23 @@ _UNION_TAGS = ("str", "list[str]", "list[int]", "list[dict[str,any]]")
 """Alternatives that pydantic adds to a field's path; a client knows the field alone."""
 
 
-class StreamOptions(BaseModel):
-    """OpenAI's `stream_options`."""
+class _Strict(BaseModel):
+    """Fields of exact types and no others; of unknown ones the first is an error."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_unknown(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        known = {name: body[name] for name in cls.model_fields if name in body}
+        first = next(({name: body[name]} for name in body if name not in known), {})
+        return known | first
+
+
+class StreamOptions(_Strict):
+    """OpenAI's `stream_options`."""
 
     include_usage: bool = False
     """Send the usage in a chunk of its own, with no choices; else it rides on the last chunk."""
@@ -74,7 +101,7 @@ class GenerationRequest(SamplingFields):
     """Echoed; the server serves one model whatever its name."""
     stream: bool = False
     stream_options: StreamOptions | None = None
-    stop: str | list[str] | None = None
+    stop: str | Items[str] | None = None
     """Up to 16 strings; the text ends before the first that appears."""
     return_token_ids: bool = False
     """Add `token_ids` to each choice: every emitted id, the stop token included."""
@@ -141,13 +168,13 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
     role: str
-    content: str | list[dict[str, Any]] | None = None
+    content: str | Items[dict[str, Any]] | None = None
 
 
 class ChatRequest(GenerationRequest):
     """`POST /v1/chat/completions`."""
 
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: Items[ChatMessage] = Field(min_length=1)
     max_tokens: int | None = Field(default=None, ge=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     """The same under its newer name; all remaining positions when both are absent."""
@@ -184,9 +211,7 @@ class ChatRequest(GenerationRequest):
         return messages
 
 
-class _JudgeRequest(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _JudgeRequest(_Strict):
     prompt_token_ids: Tokens
 
 
@@ -218,7 +243,7 @@ class StepTimesRequest(ProfileRequest):
 
     positions: int = Field(ge=1, le=64)
     """Drafted positions per step."""
-    nodes: list[Annotated[int, Field(ge=2, le=256)]] = Field(min_length=1, max_length=16)
+    nodes: Items[Annotated[int, Field(ge=2, le=256)]] = Field(min_length=1, max_length=16)
     """Sizes of the trees, the root included."""
 
 
@@ -226,7 +251,7 @@ async def read_request(request: Request, model: type[Model]) -> Model:
     """Parse a body.
 
     Raises:
-        ApiError: 400, naming the field; 413 for a body over 64 MiB.
+        ApiError: 400, naming the field; 413 for a body over 16 MiB.
     """
     raw = bytearray()
     async for part in request.stream():
@@ -234,9 +259,11 @@ async def read_request(request: Request, model: type[Model]) -> Model:
         if len(raw) > MAX_BODY_BYTES:
             raise ApiError(f"the body is over {MAX_BODY_BYTES} bytes", status=413)
     try:
-        body = json.loads(bytes(raw))
-        # Escapes can spell half a surrogate pair, which is no text and cannot be answered with.
-        json.dumps(body, ensure_ascii=False).encode()
+        text = raw.decode(json.detect_encoding(raw))
+        body = json.loads(text)
+        if _SURROGATE.search(text):
+            # Half a surrogate pair is no text and cannot be answered with.
+            json.dumps(body, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         reason = str(error).encode(errors="replace").decode()
         raise ApiError(f"the body is not JSON ({reason})") from error
@@ -270,7 +297,8 @@ def _as_api_error(error: ValidationError, model: type[BaseModel]) -> ApiError:
 
 def _unknown(name: str, model: type[BaseModel]) -> str:
     known = [*model.model_fields, *_NEUTRAL, *_NO_EFFECT]
-    close = difflib.get_close_matches(name, known, n=1)
+    # A name may be as long as the body, and looking for its like takes memory for each character.
+    close = difflib.get_close_matches(name[:_SHOWN], known, n=1)
     hint = f"did you mean '{close[0]}'?" if close else "remove it"
     return f"{_short(name)}: unknown field; {hint}"
 

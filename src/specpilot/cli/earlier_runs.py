@@ -1,13 +1,16 @@
 """What earlier runs of the same models on the same devices measured: better than an assumption."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from specpilot.cli.estimate import device_kind, paired_run_seconds
 from specpilot.cli.runs import JOURNAL_FILE, RUNS, has_begun, with_absolute_paths
 from specpilot.controller.journal import read_journal
 from specpilot.core.deployment import Deployment
 from specpilot.core.errors import JournalError
+from specpilot.loop.facts import SpeedFacts
 from specpilot.loop.state import RunState, fold
 
 ASSUMED_TOKENS_PER_SECOND = {"cpu": 40.0, "cuda": 150.0}
@@ -19,6 +22,7 @@ class Speed:
     """Stock's rate for one deployment, and how it is known.
 
     Attributes:
+        tokens_per_second: of one request alone, or of several together that take turns.
         source: for people, such as `measured in runs/demo`.
         noise: A/A noise of the run that measured it; None where none did.
     """
@@ -78,5 +82,18 @@ def _speed(state: RunState, deployment: Deployment, folder: Path) -> Speed | Non
     )
     if not alike:
         return None
-    rate = state.stock_facts.stock.overall_tokens_per_second
-    return Speed(rate, f"measured in {folder}", state.noise.noise)
+    rate = _alone(state.stock_facts.stock, other.regime.concurrency)
+    # Noise belongs to its load: requests that wait for each other spread otherwise.
+    noise = state.noise.noise if other.regime == deployment.regime else None
+    return Speed(rate, f"measured in {folder}", noise)
+
+
+def _alone(speed: SpeedFacts, concurrency: tuple[int, ...]) -> float:
+    """The rate of one request alone: of several in flight, each got its share of the steps."""
+    shares = {f"@{in_flight}": in_flight for in_flight in concurrency}
+    logs = []
+    for name, rate in speed.tokens_per_second.items():
+        # One batch size is not part of the names.
+        of_name = name[name.rfind("@") :] if len(concurrency) > 1 else f"@{concurrency[0]}"
+        logs.append(math.log(rate * shares[of_name]))
+    return math.exp(fmean(logs))

@@ -26,7 +26,12 @@ def device_kind(deployment: Deployment) -> str:
 
 
 def paired_run_seconds(deployment: Deployment, tokens_per_second: float) -> float:
-    """One paired run at a rate of one request; servers are fresh for each order and batch size."""
+    """One paired run; servers are fresh for each order and batch size.
+
+    Args:
+        tokens_per_second: of all requests in flight together, which is that of one alone: engines
+            of every kind give requests their steps in turn.
+    """
     workload = deployment.workload
     tokens = len(workload.benchmarks) * workload.development * workload.max_new_tokens
     side_by_side = min(2, len(deployment.platform.devices))

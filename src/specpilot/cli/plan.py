@@ -1,7 +1,7 @@
 """`specpilot plan DEPLOYMENT`: time, GPU-hours, money and statistical power before spending."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -69,7 +69,8 @@ def check_inputs(deployment: Deployment) -> list[str]:
 
 def spell_estimate(found: Mapping[str, Any]) -> list[str]:
     """The estimate in lines."""
-    lines = [
+    lines = _spell_load(found["concurrency"])
+    lines += [
         f"about {spell_seconds(3600 * found['usual_hours'])}, at most "
         f"{spell_seconds(3600 * found['hours'])} with every attempt used, at "
         f"{found['tokens_per_second']:.3g} tokens/s ({found['speed_source']})"
@@ -96,13 +97,14 @@ def estimate(
 ) -> dict[str, Any]:
     """The estimate; every assumption is in it."""
     workload, budget, agent = deployment.workload, deployment.budget, deployment.agent
-    names = len(workload.benchmarks)
+    levels = len(deployment.regime.concurrency)
+    groups = levels * len(workload.benchmarks)
     unit = paired_run_seconds(deployment, speed.tokens_per_second)
     usual = whole_run(deployment, unit) / 3600
     hours = whole_run(deployment, unit, budget.max_attempts_per_direction) / 3600
     devices = min(2, len(deployment.platform.devices))
     gpu_hours = hours * devices if device_kind(deployment) == "cuda" else 0.0
-    pairs = names * workload.development
+    pairs = groups * workload.development
     return {
         "usual_hours": usual,
         "hours": hours,
@@ -114,13 +116,27 @@ def estimate(
         "noise": speed.noise,
         "attempts": agent.max_directions * budget.max_attempts_per_direction * budget.max_rounds,
         "pairs": pairs,
-        "power": [{"spread": s, "smallest_gain": smallest_gain(s, pairs, names)} for s in SPREADS],
+        "power": [{"spread": s, "smallest_gain": smallest_gain(s, pairs, groups)} for s in SPREADS],
+        "concurrency": list(deployment.regime.concurrency),
         "limits": _limits(deployment, hours, gpu_hours),
     }
 
 
+def _spell_load(concurrency: Sequence[int]) -> list[str]:
+    """What a load of several requests means for the numbers; nothing for one at a time."""
+    if max(concurrency) == 1:
+        return []
+    sizes = ", ".join(map(str, concurrency))
+    return [
+        f"requests in flight: {sizes}, taking turns: as long as one at a time, each batch size "
+        "played on its own"
+    ]
+
+
 def smallest_gain(spread: float, pairs: int, benchmarks: int) -> float | None:
     """Gain minus 1 that the promotion rule proves with 80% power.
+
+    Each batch size has its own benchmarks, as it has in the interval of a gain.
 
     The noise band is that of equally many stock-against-stock pairs with the same spread. None
     where the pairs leave no spread to estimate, or no gain below a doubling is proved.

@@ -190,6 +190,18 @@ class Deployment(Record):
             raise ValueError("workload passes must be 2 where two devices are swapped")
         return self
 
+    @model_validator(mode="after")
+    def _reached(self) -> "Deployment":
+        """With fewer requests than are to be in flight, the load would never be played."""
+        fewer = min(self.workload.development, self.workload.sealed)
+        requests = fewer * len(self.workload.benchmarks)
+        most = max(self.regime.concurrency)
+        if most > requests:
+            raise ValueError(
+                f"regime concurrency {most} is never reached: only {requests} requests are played"
+            )
+        return self
+
 
 def load_deployment(path: Path) -> Deployment:
     """Read and check a deployment file.

@@ -4,9 +4,15 @@ import asyncio
 import json
 
 import pytest
+from pydantic import ValidationError
 
 from specengine.errors import RequestError
-from specengine.server.protocol import CompletionRequest
+from specengine.server.protocol import (
+    ChatRequest,
+    CompletionRequest,
+    ScoreRequest,
+    StepTimesRequest,
+)
 from specengine.server.text import TextCodec
 
 BASE = {"prompt": [3, 4], "max_tokens": 2}
@@ -113,7 +119,18 @@ def test_wrong_fields_are_named(serving):
 
 @pytest.mark.parametrize(
     "raw",
-    [b"", b"{", b"[1]", b"nul", b'"text"', b"\xff\xfe", b"[" * 100_000, b'{"prompt": "\\ud800"}'],
+    [
+        b"",
+        b"{",
+        b"[1]",
+        b"nul",
+        b'"text"',
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"prompt": "\\ud800"}',
+        b'{"prompt": "\\uDBff \\udc00"}',
+        b'{"prompt": "\xed\xa0\x80"}',
+    ],
 )
 def test_bodies_that_are_no_object_are_refused(serving, raw):
     async def play():
@@ -172,6 +189,62 @@ def test_null_is_absent_and_a_batch_of_one_is_its_prompt(serving):
                 assert answer["choices"] == plain["choices"], body
 
     asyncio.run(play())
+
+
+def test_whole_pairs_and_other_encodings_are_text(serving):
+    async def play():
+        async with serving() as served:
+            for raw in (
+                b'{"prompt": "a\\ud83d\\ude42", "max_tokens": 1}',
+                '\ufeff{"prompt": "a\N{SLIGHTLY SMILING FACE}", "max_tokens": 1}'.encode(),
+                '{"prompt": "a", "max_tokens": 1}'.encode("utf-16"),
+            ):
+                async with served.session.post("http://engine/v1/completions", data=raw) as answer:
+                    assert answer.status == 200, raw
+
+    asyncio.run(play())
+
+
+MANY = 50
+STRANGERS = {f"x{number}": 1 for number in range(MANY)}
+SCORE = {"prompt_token_ids": [3], "output_token_ids": [3]}
+
+
+@pytest.mark.parametrize(
+    ("model", "body"),
+    [
+        (ScoreRequest, {**SCORE, "prompt_token_ids": ["a"] * MANY}),
+        (ScoreRequest, {**SCORE, **STRANGERS}),
+        (StepTimesRequest, {**SCORE, "max_tokens": 3, "positions": 3, "nodes": ["a"] * MANY}),
+        (CompletionRequest, {**BASE, "stop": [1] * MANY}),
+        (CompletionRequest, {**BASE, "stream_options": STRANGERS}),
+        (ChatRequest, {"messages": [1] * MANY}),
+        (ChatRequest, {"messages": [{"role": "user", "content": [1] * MANY}]}),
+    ],
+)
+def test_a_body_full_of_mistakes_costs_no_more_than_one(model, body):
+    """Millions fit into a body; noting each took minutes and gigabytes."""
+    with pytest.raises(ValidationError) as caught:
+        model.model_validate(body)
+    assert caught.value.error_count() < 5
+
+
+def test_an_endless_name_is_not_compared_whole(serving, monkeypatch):
+    compared = []
+
+    def close_matches(word, known, n):
+        compared.append(word)
+        return []
+
+    monkeypatch.setattr("specengine.server.protocol.difflib.get_close_matches", close_matches)
+
+    async def play():
+        async with serving() as served:
+            error = await served.post("/v1/completions", {**BASE, "x" * 10**6: 1}, status=400)
+            assert len(error["error"]["message"]) < 200
+
+    asyncio.run(play())
+    assert len(compared[0]) < 100
 
 
 @pytest.mark.parametrize(

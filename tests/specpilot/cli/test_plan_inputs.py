@@ -1,5 +1,6 @@
 """`plan` looks at what a run would need, and says what its speed rests on."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,10 @@ from typing import Any
 import pytest
 import simulation
 
-from specpilot.cli.earlier_runs import known_speed
+from specpilot.cli.earlier_runs import Speed, known_speed
 from specpilot.cli.main import run
 from specpilot.cli.models import require_models
+from specpilot.cli.plan import SPREADS, estimate, smallest_gain
 from specpilot.controller.main import run_controller
 from specpilot.core.deployment import Deployment
 from specpilot.core.errors import SpecPilotError
@@ -114,7 +116,7 @@ def test_the_speed_is_an_assumption_until_a_run_has_measured_it(
     stock = simulation.state_of(folder).stock_facts
     assert stock is not None
     speed = known_speed(deployment)
-    assert speed.tokens_per_second == stock.stock.overall_tokens_per_second
+    assert speed.tokens_per_second == pytest.approx(stock.stock.overall_tokens_per_second)
     assert run(["plan", "made/deployment.toml"]) == 0
     said = capsys.readouterr().out
     assert "(measured in runs/earlier)" in said
@@ -122,3 +124,49 @@ def test_the_speed_is_an_assumption_until_a_run_has_measured_it(
     other = simulation.deployment_of(target={"model": "another"})
     assert known_speed(other).noise is None
     assert known_speed(deployment, 7.0).source == "given"
+
+
+def test_each_batch_size_is_played_and_counted(
+    work: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = simulation.deployment_of()
+    several = simulation.deployment_of(regime={"concurrency": [2, 8]})
+    speed = Speed(40.0, "given")
+    alone, both = estimate(one, speed), estimate(several, speed)
+    assert both["hours"] == pytest.approx(2 * alone["hours"])
+    assert both["pairs"] == 2 * alone["pairs"] == 48
+    assert both["power"][1]["smallest_gain"] == smallest_gain(SPREADS[1], 48, 4)
+    simulation.write_deployment(work / "made", several)
+    assert run(["plan", "made/deployment.toml"]) == 0
+    assert "requests in flight: 2, 8, taking turns" in capsys.readouterr().out
+    simulation.write_deployment(work / "one", one)
+    assert run(["plan", "one/deployment.toml"]) == 0
+    assert "in flight" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("earlier", [[1], [4], [1, 4]])
+def test_a_speed_under_another_load_is_taken_by_its_shares(
+    work: Path, monkeypatch: pytest.MonkeyPatch, earlier: list[int]
+) -> None:
+    """Of requests that take turns, each has a part of the rate of one alone."""
+    deployment = simulation.deployment_of(regime={"concurrency": earlier})
+    folder = work / "runs" / "earlier"
+    simulation.write_deployment(folder, deployment)
+    run_controller(folder, simulation.parts_of(deployment, {}))
+    state = simulation.state_of(folder)
+    assert state.stock_facts is not None and state.noise is not None
+    stock = state.stock_facts.stock
+    sizes = {f"{name}@{size}": size for name in ("gsm8k", "mbpp") for size in earlier}
+    names = sizes if len(earlier) > 1 else dict.fromkeys(("gsm8k", "mbpp"), earlier[0])
+    assert stock.tokens_per_second.keys() == names.keys()
+    shared = {name: 60.0 / size for name, size in names.items()}
+    turns = stock.model_copy(update={"tokens_per_second": shared})
+    facts = state.stock_facts.model_copy(update={"stock": turns})
+    found = dataclasses.replace(state, stock_facts=facts)
+    monkeypatch.setattr("specpilot.cli.earlier_runs.fold", lambda _: found)
+
+    alone = known_speed(simulation.deployment_of())
+
+    assert alone.tokens_per_second == pytest.approx(60.0)
+    assert alone.noise == (state.noise.noise if earlier == [1] else None)
+    assert known_speed(deployment).noise == state.noise.noise

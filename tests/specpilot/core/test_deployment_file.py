@@ -144,6 +144,16 @@ def test_two_devices_are_swapped_in_two_passes(tmp_path: Path) -> None:
     assert load_deployment(path).workload.passes == 1
 
 
+@pytest.mark.parametrize("few", ["development", "sealed"])
+def test_a_load_that_is_never_reached_is_refused(tmp_path: Path, few: str) -> None:
+    workload = f'benchmarks = ["gsm8k", "mbpp"]\n{few} = 4'
+    changes = {"workload": workload, "regime": "concurrency = [1, 9]"}
+    assert "concurrency 9 is never reached: only 8 requests" in refusal(tmp_path, changes)
+    path = tmp_path / "enough.toml"
+    path.write_text(text_of({**changes, "regime": "concurrency = [8]"}), encoding="utf-8")
+    assert load_deployment(path).regime.concurrency == (8,)
+
+
 def test_what_is_allowed_loads_and_survives_its_own_spelling(tmp_path: Path) -> None:
     path = tmp_path / "d.toml"
     path.write_text(
