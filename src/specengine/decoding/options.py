@@ -70,7 +70,8 @@ class EngineOptions(BaseModel):
 
     ngram: int = Field(default=0, ge=0, le=64)
     """Rows of the draft that a chain looked up in the request's own tokens may take, below the best
-    path; 0 looks nothing up."""
+    path; 0 looks nothing up. A `sampled_chain` that was drawn takes none: rejection needs the
+    distribution that each token came from."""
 
     linear: Literal["plain", "prepacked", "w12", "w11s"] = "plain"
     """Layout of linear weights: as loaded; reordered once for the CPU's matrix units (target and

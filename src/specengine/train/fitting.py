@@ -26,7 +26,8 @@ def fit(
 ) -> int:  # fmt: skip
     """Train a drafter and write its folder `out`; continue `out/checkpoint.pt` where it exists.
 
-    Beside the weights stands `training.json`: what the run was given, and what it took.
+    Beside the weights stands `training.json`: what the run was given, and what it took; of a run
+    that went on from a checkpoint, `seconds` are those of its last command.
 
     Args:
         target: Transformers folder.

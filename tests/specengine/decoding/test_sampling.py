@@ -267,6 +267,30 @@ def test_rejection_emits_the_target_at_every_position():
     assert accepted > draws
 
 
+class _Lowest(Sampler):
+    """Every number is the lowest that a stream can give."""
+
+    def uniform(self, stream: Stream, position: int | None = None) -> float:
+        return 0.0
+
+
+def test_no_number_accepts_a_token_that_the_target_cannot_say():
+    logits = torch.tensor([[0.0, 3.0, 2.0, 1.0, 1.0, 1.0]] * 2)
+    edge = np.zeros((1, 1, 1), dtype=np.float32)
+    sampler = _Lowest(Sampling(temperature=1.0, top_k=2), [])
+    chain = draw_chain(Lattice(np.array([[0]]), edge), 5, 2, sampler)
+    assert chain.tokens.tolist() == [5, 0]
+    assert accept_sampled(chain, logits, sampler).tokens == [1]
+
+
+def test_behind_a_whole_chain_the_last_row_is_drawn_from():
+    logits = torch.eye(SMALL_VOCAB)[1:4] * 200.0
+    sampler = Sampler(Sampling(temperature=1.0), [])
+    sure = Lattice(np.array([[1], [2]]), np.zeros((2, 1, 1), dtype=np.float32))
+    accepted = accept_sampled(draw_chain(sure, 0, 3, sampler), logits, sampler)
+    assert (accepted.rows, accepted.tokens) == ([0, 1, 2], [1, 2, 3])
+
+
 @pytest.mark.parametrize("temperature", [5e-324, 1e-320, 1e-308, 1e-40, 1e-6])
 @pytest.mark.filterwarnings("error")
 def test_at_the_smallest_temperatures_a_chain_emits_the_argmax(temperature):
