@@ -33,8 +33,8 @@ class Evidence:
         noise: half width of the A/A band, as a gain minus 1.
         gain: None when a request failed in an arm.
         failed: the candidate's failed requests.
-        baseline_share: the baseline's rate over its rate when it was measured before; None where
-            it was not.
+        baseline_share: the baseline's rate over its rate when it was measured before, or over its
+            rate alone where it fell behind that; None where it was never measured.
         slowest_share: the share below which a run is void.
         replayed: requests that the candidate answered implausibly faster in a later pass.
         changed_options: options whose value differs from the baseline's.
@@ -94,7 +94,7 @@ def _void(evidence: Evidence) -> Verdict | None:
             evidence,
             VerdictKind.VOID,
             Reason.BASELINE_OUT_OF_BAND,
-            f"the baseline ran at {share:.3f} of its earlier rate, "
+            f"beside it the baseline ran at {share:.3f} of its rate alone, "
             f"below {evidence.slowest_share:.3f}",
         )
     return None

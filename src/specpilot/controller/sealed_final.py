@@ -9,6 +9,7 @@ section 3.2, Phase 4).
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from specpilot.controller import evidence
 from specpilot.controller.attribution import InfrastructureFailure, attributed
@@ -22,8 +23,9 @@ from specpilot.controller.pairing import BOTH_ORDERS, interleaved, merge_runs, p
 from specpilot.controller.promotion import Evidence, judge
 from specpilot.controller.repeating import repeated, works_alone
 from specpilot.controller.replays import replayed
+from specpilot.controller.rivals import known_speed, slowest_share, speed_alone
 from specpilot.controller.servers import play_once
-from specpilot.controller.timing import changed_options, slowest_share
+from specpilot.controller.timing import changed_options
 from specpilot.core.errors import EngineFailure
 from specpilot.core.measurement import Isolation, Measurement, PairedRun
 from specpilot.core.requests import Request, RequestOutcome
@@ -135,8 +137,11 @@ async def _measured(
                 run, scorer, timed, outcomes_of(played.candidate), outcomes_of(played.baseline)
             )
             long_forcing = await evidence.force(run, scorer, run.sealed, longer) if longer else None
-    share = _stock_share(run, evidence.speed(played.baseline), speeds["stock"])
-    verdict = _verdict(run, played, forcing, long_forcing, share)
+    share = partial(_stock_share, evidence.speed(played.baseline), speeds["stock"])
+    alone = await speed_alone(run, devices, run.stock, share, f"final-{number}")
+    known = alone or known_speed(run, run.stock)
+    reached = None if known is None else share(known)
+    verdict = _verdict(run, played, forcing, long_forcing, reached)
     rates = {name: item.overall_tokens_per_second for name, item in speeds.items()}
     return FinalJudged(
         round=number,
@@ -148,6 +153,7 @@ async def _measured(
         speeds=speeds,
         speedup_over_ar=rates["best"] / rates["ar"],
         stock_speedup_over_ar=rates["stock"] / rates["ar"],
+        stock_alone=alone,
         record=run.save(f"final-{number}", played.to_json()),
     )
 
@@ -225,18 +231,15 @@ async def _play_longer(run: Run, server: RunningEngine) -> list[RequestOutcome]:
     return outcomes
 
 
-def _stock_share(run: Run, sealed: SpeedFacts, development: SpeedFacts) -> float | None:
-    """Stock's rate over phase 0's, the lower of two: in the paired runs, and on development.
+def _stock_share(sealed: SpeedFacts, development: SpeedFacts, of: SpeedFacts) -> float:
+    """Stock's rate over rates on development, the lower of two: as a rival, and on development.
 
-    Sealed requests are others than those of phase 0, so there steps are counted, not tokens: how
-    many tokens a step gives depends on the text, how long it takes hardly does.
+    Sealed requests are others than those of development, so there steps are counted, not tokens:
+    how many tokens a step gives depends on the text, how long it takes hardly does.
     """
-    if run.state.noise is None:
-        return None
-    before = run.state.noise.baseline
     return min(
-        development.overall_tokens_per_second / before.overall_tokens_per_second,
-        _steps_per_second(sealed) / _steps_per_second(before),
+        development.overall_tokens_per_second / of.overall_tokens_per_second,
+        _steps_per_second(sealed) / _steps_per_second(of),
     )
 
 

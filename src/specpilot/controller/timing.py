@@ -1,6 +1,7 @@
 """One timed attempt: paired run, forcing of its outputs, verdict, and promotion if asked for."""
 
 import time
+from dataclasses import dataclass
 
 from specpilot.controller import evidence
 from specpilot.controller.attribution import attributed
@@ -10,8 +11,9 @@ from specpilot.controller.pairing import paired
 from specpilot.controller.promotion import Evidence, judge
 from specpilot.controller.repeating import repeated
 from specpilot.controller.replays import replayed
+from specpilot.controller.rivals import known_speed, slowest_share, speed_alone
 from specpilot.core.errors import EngineFailure
-from specpilot.core.measurement import Measurement, PairedRun
+from specpilot.core.measurement import PairedRun
 from specpilot.core.system import OptionValue, System
 from specpilot.core.verdict import Reason, Verdict, VerdictKind
 from specpilot.loop.events import AttemptJudged, AttemptStarted, Promoted
@@ -19,8 +21,19 @@ from specpilot.loop.facts import ForcingFacts, SpeedFacts
 from specpilot.loop.run import Run
 from specpilot.stats.gain import paired_gain
 
-_SLOWEST_SHARE = {"cpu": 0.7, "cuda": 0.9}
-"""A baseline below this share of its earlier rate ran on another machine than it did then."""
+
+@dataclass(frozen=True, slots=True)
+class _Played:
+    """What one attempt measured.
+
+    Attributes:
+        forcing: None when a request of the candidate failed.
+        alone: the baseline's rates with nothing beside it, where they were in question.
+    """
+
+    run: PairedRun
+    forcing: ForcingFacts | None
+    alone: SpeedFacts | None
 
 
 async def time_attempt(
@@ -106,8 +119,7 @@ async def _measure(
     devices: tuple[str, ...],
 ) -> AttemptJudged:
     started = time.monotonic()
-    played: PairedRun | None = None
-    forcing: ForcingFacts | None = None
+    found: _Played | None = None
     try:
         found = await repeated(
             run,
@@ -116,12 +128,12 @@ async def _measure(
             f"attempt {number} of {direction}",
             lambda: _play(run, key, candidate, baseline, devices),
         )
-        played, forcing = found
-        verdict = _verdict(run, number, found[0], forcing, candidate, baseline)
+        verdict = _verdict(run, number, found, candidate, baseline)
     except Tampered as error:
         verdict = _void(number, Reason.TAMPERED, error)
     except EngineFailure as error:
         verdict = _void(number, Reason.ENGINE_FAILURE, error)
+    played = None if found is None else found.run
     record = None if played is None else run.save(run_name(key), played.to_json())
     return AttemptJudged(
         direction=direction,
@@ -131,9 +143,10 @@ async def _measure(
         baseline=baseline,
         submitted=False,
         verdict=verdict,
-        forcing=forcing,
+        forcing=None if found is None else found.forcing,
         speed=evidence.speed_or_none(None if played is None else played.candidate),
         baseline_speed=evidence.speed_or_none(None if played is None else played.baseline),
+        baseline_alone=None if found is None else found.alone,
         activations={} if played is None else played.candidate.counters.activations,
         record=record,
         device_seconds=(time.monotonic() - started) * len(devices),
@@ -141,6 +154,25 @@ async def _measure(
 
 
 async def _play(
+    run: Run, key: str, candidate: System, baseline: System, devices: tuple[str, ...]
+) -> _Played:
+    """Both arms, then the baseline alone if it was slow beside the candidate.
+
+    Raises:
+        EngineFailure: the candidate's server failed.
+        InfrastructureFailure: the baseline's server, one of its requests, or the scorer failed.
+    """
+    played, forcing = await _play_and_force(run, key, candidate, baseline, devices)
+    if forcing is None:
+        return _Played(played, forcing, None)
+    beside = evidence.speed(played.baseline)
+    alone = await speed_alone(
+        run, devices, baseline, lambda rates: _share(beside, rates), run_name(key)
+    )
+    return _Played(played, forcing, alone)
+
+
+async def _play_and_force(
     run: Run, key: str, candidate: System, baseline: System, devices: tuple[str, ...]
 ) -> tuple[PairedRun, ForcingFacts | None]:
     """Both arms, and the candidate's outputs under the scorer unless one of them is missing.
@@ -169,23 +201,20 @@ async def _play(
                 return played, await evidence.force(run, scorer, run.development, outcomes, own)
 
 
-def _verdict(
-    run: Run,
-    number: int,
-    played: PairedRun,
-    forcing: ForcingFacts | None,
-    candidate: System,
-    baseline: System,
-) -> Verdict:
+def _verdict(run: Run, number: int, found: _Played, candidate: System, baseline: System) -> Verdict:
+    played = found.run
     lost = failed(outcomes_of(played.candidate))
+    known = found.alone or known_speed(run, baseline)
     return judge(
         Evidence(
             attempt=number,
             noise=run.noise,
             gain=None if lost else paired_gain(played),
             failed=len(lost),
-            forcing=forcing,
-            baseline_share=_baseline_share(run, played.baseline),
+            forcing=found.forcing,
+            baseline_share=(
+                None if known is None else _share(evidence.speed(played.baseline), known)
+            ),
             slowest_share=slowest_share(run),
             replayed=0 if lost else replayed(played),
             changed_options=changed_options(baseline, candidate),
@@ -195,28 +224,8 @@ def _verdict(
     )
 
 
-def slowest_share(run: Run) -> float:
-    """Share of its earlier rate that a baseline must reach on this kind of device."""
-    device = run.deployment.platform.devices[0]
-    return _SLOWEST_SHARE["cpu" if device == "cpu" else "cuda"] - 2 * min(run.noise, 0.05)
-
-
-def _baseline_share(run: Run, baseline: Measurement) -> float | None:
-    """Its rate over what it reached when it was measured first; None where it was not."""
-    known = _reference(run, baseline.system)
-    if known is None:
-        return None
-    return evidence.speed(baseline).overall_tokens_per_second / known.overall_tokens_per_second
-
-
-def _reference(run: Run, system: System) -> SpeedFacts | None:
-    if system.tree_hash == run.stock.tree_hash and run.state.noise is not None:
-        return run.state.noise.baseline
-    for attempt in run.state.attempts():
-        judged = attempt.judged
-        if judged is not None and judged.system == system and judged.speed is not None:
-            return judged.speed
-    return None
+def _share(speed: SpeedFacts, of: SpeedFacts) -> float:
+    return speed.overall_tokens_per_second / of.overall_tokens_per_second
 
 
 def _same_pair(

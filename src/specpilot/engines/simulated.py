@@ -74,10 +74,25 @@ noise = 0.004
 
 
 class SimulatedAdapter:
-    """Starts simulated systems of one host."""
+    """Starts simulated systems of one host.
 
-    def __init__(self, *, seed: int = 0, stock: Mapping[str, bytes] | None = None) -> None:
+    Args:
+        seed: of the noise.
+        stock: files of the stock tree.
+        slow_from: launches after which the machine runs at `slow_share` of its speed.
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        stock: Mapping[str, bytes] | None = None,
+        slow_from: float = math.inf,
+        slow_share: float = 0.5,
+    ) -> None:
         self.seed = seed
+        self.launches = 0
+        self._slow_from, self._slow_share = slow_from, slow_share
         self.alive: list[SimulatedEngine] = []
         self._stock = stock or {
             "system.toml": _STOCK_OPTIONS.encode(),
@@ -92,6 +107,11 @@ class SimulatedAdapter:
     def stock_tree(self) -> Mapping[str, bytes]:
         """Options of the embedded engine and a code file with their true worth."""
         return self._stock
+
+    @property
+    def speed(self) -> float:
+        """Of the machine, over its speed at first."""
+        return self._slow_share if self.launches > self._slow_from else 1.0
 
     async def identity(self) -> Identity:
         """Constant: the simulated target never changes."""
@@ -116,6 +136,7 @@ class SimulatedAdapter:
         truth = read_truth(checkout.path, checkout.system.options)
         if truth.code.fault is Fault.NO_START:
             raise _failure("did not become ready in time", checkout)
+        self.launches += 1
         twins = sum(engine.checkout == checkout for engine in self.alive)
         engine = SimulatedEngine(self, checkout, truth, arm=twins)
         self.alive.append(engine)
@@ -309,6 +330,7 @@ class SimulatedEngine:
             speed *= code.gift
         if any(other.slows(request) for other in self._adapter.alive if other is not self):
             speed /= code.gift
+        speed *= self._adapter.speed
         tree = self.checkout.system.tree_hash
         noise = seeded(self._adapter.seed, tree, request.id, place, self._arm).normal()
         return decoded * SECONDS_PER_TOKEN / speed * math.exp(code.noise * noise)

@@ -243,6 +243,8 @@ class AttemptJudged(Record):
     speed: SpeedFacts | None = None
     """The candidate's rates in this run."""
     baseline_speed: SpeedFacts | None = None
+    baseline_alone: SpeedFacts | None = None
+    """Without the candidate, where it fell behind its earlier rate beside it."""
     activations: dict[str, Count] = Field(default_factory=dict)
     record: RecordRef | None = None
     device_seconds: NonNegative = 0.0
@@ -274,6 +276,8 @@ class FinalJudged(Record):
     """`ar`, `stock`, `best`, interleaved on development requests."""
     speedup_over_ar: Positive | None = None
     stock_speedup_over_ar: Positive | None = None
+    stock_alone: SpeedFacts | None = None
+    """With no other system beside it, where it fell behind its earlier rate."""
     record: RecordRef | None = None
     device_seconds: NonNegative = 0.0
 

@@ -1,0 +1,78 @@
+"""Whether the system that a candidate is held against ran at its own speed.
+
+A rival that a candidate slows makes it look fast. So the rival must reach most of the rate that it
+had before. Where it does not, it is played again with nothing beside it: slow there too, the
+machine slowed down, which both arms of a paired run share; fast there, it was the candidate.
+"""
+
+from collections.abc import Callable
+
+from specpilot.controller import evidence
+from specpilot.controller.attribution import attributed
+from specpilot.controller.off_loop import off_loop
+from specpilot.controller.pairing import interleaved
+from specpilot.core.system import System
+from specpilot.loop.events import Noticed
+from specpilot.loop.facts import SpeedFacts
+from specpilot.loop.run import Run
+
+_SLOWEST_SHARE = {"cpu": 0.7, "cuda": 0.9}
+"""A rival below this share of its rate ran on another machine than it did then."""
+
+
+def slowest_share(run: Run) -> float:
+    """Share of its rate that a rival must reach on this kind of device."""
+    device = run.deployment.platform.devices[0]
+    return _SLOWEST_SHARE["cpu" if device == "cpu" else "cuda"] - 2 * min(run.noise, 0.05)
+
+
+def known_speed(run: Run, system: System) -> SpeedFacts | None:
+    """Rates of the system when it was measured first; None where it was not."""
+    if system.tree_hash == run.stock.tree_hash and run.state.noise is not None:
+        return run.state.noise.baseline
+    for attempt in run.state.attempts():
+        judged = attempt.judged
+        if judged is not None and judged.system == system and judged.speed is not None:
+            return judged.speed
+    return None
+
+
+async def speed_alone(
+    run: Run,
+    devices: tuple[str, ...],
+    rival: System,
+    share: Callable[[SpeedFacts], float],
+    what: str,
+) -> SpeedFacts | None:
+    """Rates of the rival on development requests with nothing beside it, where that is in question.
+
+    Args:
+        devices: leased by the caller; their servers are gone.
+        share: what the rival reached beside the candidate, over the rates that it is given.
+        what: names the measurement in the journal.
+
+    Returns:
+        None where the rival reached its earlier rate, or has none.
+
+    Raises:
+        InfrastructureFailure: the rival fails alone.
+    """
+    before = known_speed(run, rival)
+    if before is None or share(before) >= slowest_share(run):
+        return None
+    with attributed(trusted=True):
+        async with interleaved(
+            run.arena(devices),
+            {"alone": await off_loop(run.systems.export, rival)},
+            run.development,
+            seed=run.order_seed(f"alone-{what}"),
+            trusted=frozenset({"alone"}),
+        ) as (played, _):
+            alone = evidence.speed(played["alone"])
+    run.emit(
+        Noticed(
+            message=f"{what}: what it is held against ran at {share(before):.2f} of its earlier "
+            f"rate, and at {share(alone):.2f} of its rate alone, measured after it"
+        )
+    )
+    return alone
