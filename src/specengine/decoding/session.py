@@ -43,6 +43,8 @@ class Session:
         self._anchor = -1
         self.remaining = max_new_tokens
         """Tokens that may still be emitted."""
+        self.steps = 0
+        """Verify passes so far: every token but the first came out of one."""
         self.finish_reason: FinishReason | None = None
         """None while running."""
 
@@ -65,6 +67,7 @@ class Session:
             tokens = self._step.run(
                 self._slot, self._anchor, self.remaining, self._cut, self._sampler
             )
+            self.steps += 1
         self._anchor = tokens[-1]
         self.remaining -= len(tokens)
         if self.finish_reason is None and self.remaining == 0:

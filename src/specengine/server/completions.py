@@ -78,7 +78,7 @@ async def _generate(
         text = TextOutput(service.codec.tokenizer, body.stops)
         if not body.stream:
             whole = text.add(first.tokens) + text.finish()
-            usage = _usage(prompt, len(first.tokens))
+            usage = _usage(prompt, len(first.tokens), first.steps)
             return JSONResponse(shape.whole(whole, first.tokens, first.finish_reason, usage))
         events = _events(service, work, first, text, shape, body, prompt)
         finished = True  # from here on the stream itself cancels
@@ -140,7 +140,7 @@ async def _events(
                 emission = await work.emissions.get()
                 continue
             last = shape.piece(piece + text.finish(), emission.tokens, emission.finish_reason)
-            usage = _usage(prompt, count)
+            usage = _usage(prompt, count, emission.steps)
             if separate_usage:
                 yield _event(last)
                 yield _event(shape.usage(usage))
@@ -158,9 +158,10 @@ def _event(value: dict[str, Any]) -> bytes:
     return b"data: " + text.encode() + b"\n\n"
 
 
-def _usage(prompt: Sequence[int], completion: int) -> dict[str, int]:
+def _usage(prompt: Sequence[int], completion: int, steps: int) -> dict[str, int]:
     return {
         "prompt_tokens": len(prompt),
         "completion_tokens": completion,
         "total_tokens": len(prompt) + completion,
+        "steps": steps,
     }

@@ -66,6 +66,8 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "modalities": (None, ["text"]),
 }
 """Fields that would change the output or the answer; only these values are accepted."""
+_OTHER_INPUTS = ("images", "image", "image_url", "videos", "video", "audio", "input_audio", "files")
+"""Names under which clients put what is no text into a message; templates would pass them over."""
 _UNION_TAGS = ("str", "list[str]", "list[int]", "list[dict[str,any]]")
 """Alternatives that pydantic adds to a field's path; a client knows the field alone."""
 
@@ -196,6 +198,10 @@ class ChatRequest(GenerationRequest):
         messages = []
         for index, message in enumerate(self.messages):
             table = message.model_dump(exclude_none=True)
+            other = next((name for name in _OTHER_INPUTS if table.get(name)), None)
+            if other is not None:
+                where = f"messages.{index}.{other}"
+                raise ApiError(f"{where}: only text is supported", param=where)
             if isinstance(message.content, list):
                 parts = message.content
                 if any(

@@ -23,6 +23,8 @@ class Emission:
     """Set with the last tokens."""
     error: ApiError | None = None
     """Set when the request failed; nothing follows."""
+    steps: int = 0
+    """Verify passes of the whole request; set with the last tokens."""
 
 
 class Generation:
@@ -59,7 +61,7 @@ class Generation:
         self._held += tokens
         reason = self._session.finish_reason
         if reason is not None:
-            self._last = Emission(self._held, reason)
+            self._last = Emission(self._held, reason, steps=self._session.steps)
         elif self._stream:
             held, self._held = self._held, []
             self._send(Emission(held, None))

@@ -17,6 +17,7 @@ from specengine.server.text import TextCodec
 
 BASE = {"prompt": [3, 4], "max_tokens": 2}
 CHAT = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 2}
+TEXT = {"type": "text", "text": "a"}
 NEST = json.loads("[" * 500 + "]" * 500)
 
 WRONG = [
@@ -78,6 +79,24 @@ WRONG = [
         "/v1/chat/completions",
         {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
         "messages.0.content",
+    ),
+    *(
+        ("/v1/chat/completions", {**CHAT, name: {"type": "object"}}, name)
+        for name in ("guided_json", "guided_regex", "structured_outputs", "grammar", "json_schema")
+    ),
+    ("/v1/completions", {**BASE, "response_format": {"type": "json_object"}}, "response_format"),
+    (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": [TEXT, {"type": "input_audio"}]}]},
+        "messages.0.content",
+    ),
+    *(
+        (
+            "/v1/chat/completions",
+            {"messages": [CHAT["messages"][0], {"role": "user", "content": "a", name: ["aGk="]}]},
+            f"messages.1.{name}",
+        )
+        for name in ("images", "image_url", "audio", "videos")
     ),
     ("/score", {"prompt_token_ids": [3]}, "output_token_ids"),
     ("/score", {"prompt_token_ids": [], "output_token_ids": [3]}, "prompt_token_ids"),

@@ -43,6 +43,7 @@ def test_completions_whole_and_streamed_agree(serving, copier):
                 "prompt_tokens": 5,
                 "completion_tokens": 40,
                 "total_tokens": 45,
+                "steps": 8,
             }
             assert whole["object"] == "text_completion" and whole["model"] == "tiny"
             tokenizer = served.service.codec.tokenizer
@@ -56,6 +57,26 @@ def test_completions_whole_and_streamed_agree(serving, copier):
             assert events[-1]["usage"] == whole["usage"]
             plain = await served.post("/v1/completions", body)
             assert "token_ids" not in plain["choices"][0]
+
+    asyncio.run(play())
+
+
+def test_each_request_says_how_well_it_was_drafted(serving, copier):
+    """Acceptance differs between domains, languages and templates: a mean over all hides it."""
+
+    async def play():
+        async with serving(drafter=copier) as served:
+            _learn(served, copier, PROMPT, 21)
+            body = {"max_tokens": 21, "ignore_eos": True}
+            counted, prompts = 0, (PROMPT, [44, 50, 2])
+            for prompt, steps in zip(prompts, (range(4, 6), range(15, 21)), strict=True):
+                whole = await served.post("/v1/completions", {**body, "prompt": prompt})
+                assert whole["usage"]["steps"] in steps, whole["usage"]
+                counted += whole["usage"]["steps"]
+                events = await served.events("/v1/completions", {**body, "prompt": prompt})
+                assert events[-1]["usage"] == whole["usage"]
+                assert len(events) == 1 + whole["usage"]["steps"]
+            assert (await served.get("/counters"))["steps"] == 2 * counted
 
     asyncio.run(play())
 
