@@ -110,7 +110,9 @@ class Engine:
         """
         self.check_tokens(prompt_ids, "prompt_token_ids")
         self.check_tokens(output_ids, "output_token_ids")
-        self.check_room(len(prompt_ids), len(output_ids), where="output_token_ids")
+        self.check_room(
+            len(prompt_ids), len(output_ids), "output_token_ids", prompt_where="prompt_token_ids"
+        )
         return Scorer(self.target, self._pool).score(prompt_ids, output_ids, prefill_length)
 
     def record(
@@ -190,11 +192,13 @@ class Engine:
                 fix=f"use ids from 0 to {vocabulary - 1}",
             )
 
-    def check_room(self, prompt: int, output: int, where: str = "max_tokens") -> None:
+    def check_room(
+        self, prompt: int, output: int, where: str = "max_tokens", prompt_where: str = "prompt"
+    ) -> None:
         """Refuse a request that would run past the target's positions.
 
         Raises:
-            RequestError: naming the prompt when it alone is too long, else `where`.
+            RequestError: naming `prompt_where` when the prompt alone is too long, else `where`.
         """
         limit = self.target.max_positions
         if output < 1:
@@ -202,7 +206,7 @@ class Engine:
         if prompt >= limit:
             raise RequestError(
                 f"has {prompt} tokens and the target has {limit} positions",
-                where="prompt",
+                where=prompt_where,
                 fix="shorten the prompt",
             )
         if prompt + output > limit:

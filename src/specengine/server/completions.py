@@ -34,6 +34,7 @@ async def completions(request: Request) -> Response:
         # In a thread: a long text would keep every other stream waiting.
         prompt = await asyncio.to_thread(service.codec.encode, prompt, "prompt")
     limit = body.max_tokens or DEFAULT_COMPLETION_TOKENS
+    _check(service, prompt, limit, "prompt", "max_tokens")
     return await _generate(request, body, prompt, limit, CompletionShape)
 
 
@@ -47,7 +48,21 @@ async def chat_completions(request: Request) -> Response:
     limit = body.max_tokens or body.max_completion_tokens
     if limit is None:
         limit = max(1, service.engine.target.max_positions - len(prompt))
+    named = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    _check(service, prompt, limit, "messages", named)
     return await _generate(request, body, prompt, limit, ChatShape)
+
+
+def _check(
+    service: Service, prompt: Sequence[int], limit: int, prompt_field: str, limit_field: str
+) -> None:
+    """Refuse what the target has no tokens or positions for, by the names of the request's fields.
+
+    Raises:
+        RequestError: naming the field.
+    """
+    service.engine.check_tokens(prompt, prompt_field)
+    service.engine.check_room(len(prompt), limit, limit_field, prompt_field)
 
 
 async def _generate(
@@ -58,8 +73,6 @@ async def _generate(
     shape_type: Callable[..., Shape],
 ) -> Response:
     service: Service = request.app.state.service
-    service.engine.check_tokens(prompt, "prompt")
-    service.engine.check_room(len(prompt), limit)
     shape = shape_type(
         identity=uuid.uuid4().hex,
         created=int(datetime.now(UTC).timestamp()),

@@ -77,6 +77,7 @@ async def record(request: Request) -> Response:
     service: Service = request.app.state.service
     body = await read_request(request, RecordRequest)
     _check(service, body.prompt_token_ids, "prompt_token_ids")
+    _check_room(service, body)
 
     def action(wanted: Callable[[], bool]) -> bytes:
         recording = service.engine.record(
@@ -101,6 +102,7 @@ async def profile(request: Request) -> Response:
     service: Service = request.app.state.service
     body = await read_request(request, ProfileRequest)
     _check(service, body.prompt_token_ids, "prompt_token_ids")
+    _check_room(service, body)
 
     def action(wanted: Callable[[], bool]) -> dict[str, Any]:
         return profile_request(service.engine, body.prompt_token_ids, body.max_tokens, wanted)
@@ -115,6 +117,7 @@ async def step_times(request: Request) -> Response:
     service: Service = request.app.state.service
     body = await read_request(request, StepTimesRequest)
     _check(service, body.prompt_token_ids, "prompt_token_ids")
+    _check_room(service, body)
 
     def action(wanted: Callable[[], bool]) -> dict[str, Any]:
         return time_steps(
@@ -162,6 +165,11 @@ def _model(service: Service) -> dict[str, Any]:
 
 def _check(service: Service, tokens: list[int], where: str) -> None:
     service.engine.check_tokens(tokens, where)
+
+
+def _check_room(service: Service, body: RecordRequest | ProfileRequest) -> None:
+    prompt = len(body.prompt_token_ids)
+    service.engine.check_room(prompt, body.max_tokens, prompt_where="prompt_token_ids")
 
 
 async def _answered(

@@ -8,7 +8,7 @@ import jinja2
 from tokenizers import Tokenizer
 
 from specengine.errors import RequestError
-from specengine.server.tokenizer_files import read_template, read_tokenizer
+from specengine.server.tokenizer_files import read_template, read_tokenizer, token_ids
 
 _REPLACEMENT = "\ufffd"
 _CONTEXT = 6
@@ -170,9 +170,9 @@ class TextCodec:
         """Token ids of a prompt, with the special tokens that the tokenizer adds by itself.
 
         Raises:
-            RequestError: there is no tokenizer.
+            RequestError: there is no tokenizer, or it has no token for a part of the text.
         """
-        return self._need_tokenizer(where).encode(text).ids
+        return token_ids(self._need_tokenizer(where), text, where, special=True)
 
     def encode_chat(self, messages: list[dict[str, Any]], variables: dict[str, Any]) -> list[int]:
         """Token ids of a conversation, ready for the assistant's answer.
@@ -210,7 +210,7 @@ class TextCodec:
                 fix="send the roles and fields that the model was trained with",
             ) from error
         text = rendered[0][0] if isinstance(rendered, tuple) else rendered[0]
-        return tokenizer.encode(text, add_special_tokens=False).ids
+        return token_ids(tokenizer, text, "messages", special=False)
 
     def _need_tokenizer(self, where: str) -> Tokenizer:
         if self.tokenizer is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from specengine.errors import CheckpointError
+from specengine.errors import CheckpointError, RequestError
 from specengine.shards import is_there, read_json, read_text
 
 _DOWNLOAD = "download the checkpoint again"
@@ -31,6 +31,27 @@ def read_tokenizer(folder: Path) -> Tokenizer | None:
     except Exception as error:
         raise CheckpointError(
             f"cannot be read ({error})", where=str(path), fix=_DOWNLOAD
+        ) from error
+
+
+def token_ids(tokenizer: Tokenizer, text: str, where: str, *, special: bool) -> list[int]:
+    """Ids of a text; other threads run meanwhile.
+
+    Args:
+        where: names the text in errors.
+        special: add the special tokens that the tokenizer adds by itself.
+
+    Raises:
+        RequestError: the tokenizer has no token for a part of the text.
+    """
+    try:
+        # As a batch of one: only for batches does the library let other threads run meanwhile, and
+        # the engine's thread and all streams would wait for a long text otherwise.
+        return tokenizer.encode_batch_fast([text], add_special_tokens=special)[0].ids
+    # The library raises bare Exception where it has no token for a part of the text.
+    except Exception as error:
+        raise RequestError(
+            f"cannot be encoded ({error})", where=where, fix="leave out what the tokenizer lacks"
         ) from error
 
 

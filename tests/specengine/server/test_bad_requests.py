@@ -107,6 +107,20 @@ WRONG = [
         "prefill_length",
     ),
     ("/score", {"prompt_token_ids": [3] * 200, "output_token_ids": [4] * 57}, "output_token_ids"),
+    ("/score", {"prompt_token_ids": [3] * 256, "output_token_ids": [4]}, "prompt_token_ids"),
+    *(
+        (path, {"prompt_token_ids": [3] * count, "max_tokens": 60, "positions": 4, **more}, field)
+        for count, field in ((200, "max_tokens"), (256, "prompt_token_ids"))
+        for path, more in (("/record", {}), ("/step-times", {"nodes": [8]}))
+    ),
+    ("/profile", {"prompt_token_ids": [3] * 256, "max_tokens": 2}, "prompt_token_ids"),
+    ("/v1/chat/completions", {"messages": [{"role": "u", "content": "a" * 256}]}, "messages"),
+    (
+        "/v1/chat/completions",
+        {"messages": CHAT["messages"], "max_completion_tokens": 256},
+        "max_completion_tokens",
+    ),
+    ("/v1/chat/completions", {"messages": CHAT["messages"], "max_tokens": 2**70}, "max_tokens"),
     ("/record", {"prompt_token_ids": [3], "max_tokens": 4, "positions": 65}, "positions"),
     ("/profile", {"prompt_token_ids": [3], "max_tokens": 1}, "max_tokens"),
     (

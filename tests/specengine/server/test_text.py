@@ -1,10 +1,13 @@
 """Incremental text equals whole text, however tokens are grouped."""
 
 from itertools import pairwise
+from threading import Event, Thread
+from time import monotonic
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
 
 from specengine.errors import CheckpointError, RequestError
 from specengine.server.text import Detokenizer, StopStrings, TextCodec, TextOutput
@@ -106,3 +109,34 @@ def test_templates_are_read_from_either_file(tmp_path, tiny_tokenizer, chat_temp
     (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('no such role') }}")
     with pytest.raises(RequestError, match="no such role"):
         TextCodec.load(tmp_path).encode_chat(messages, {})
+
+
+def test_other_threads_run_while_a_long_text_is_encoded(tiny_tokenizer, chat_template):
+    codec = TextCodec(tiny_tokenizer, chat_template, {})
+    text, ticks, done = "abe " * 100_000, [], Event()
+
+    def tick():
+        while not done.wait(0.001):
+            ticks.append(monotonic())
+
+    Thread(target=tick, daemon=True).start()
+    try:
+        for encode in (
+            lambda: codec.encode(text, "prompt"),
+            lambda: codec.encode_chat([{"role": "user", "content": text}], {}),
+        ):
+            before = len(ticks)
+            assert len(encode()) > 100_000
+            assert len(ticks) > before + 5
+    finally:
+        done.set()
+
+
+def test_text_without_a_token_is_the_requests_failure():
+    tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="lost"))
+    codec = TextCodec(tokenizer, "{{ messages[0].content }}", {})
+    assert codec.encode("a", "prompt") == [0]
+    with pytest.raises(RequestError, match="prompt: cannot be encoded"):
+        codec.encode("b", "prompt")
+    with pytest.raises(RequestError, match="messages: cannot be encoded"):
+        codec.encode_chat([{"role": "user", "content": "b"}], {})
