@@ -111,6 +111,11 @@ def test_where_no_row_pays_nothing_is_drafted(make_lattice: MakeLattice) -> None
         assert len(CaDDTree(StepCost(1.0, ((1.0, 1.0),)))(make_lattice(seed, 3, 3), 7, 100)) == 1
 
 
+def test_a_row_that_pays_just_what_it_costs_is_not_drafted() -> None:
+    sure = Lattice(np.array([[4], [5]]), np.zeros((2, 1, 1), dtype=np.float32))
+    assert len(CaDDTree(StepCost(1.0, ((1.0, 1.0),)))(sure, 7, 3)) == 1
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_step_costs_are_the_best_convex_nondecreasing_fit(seed: int) -> None:
     rng = np.random.default_rng(seed)
