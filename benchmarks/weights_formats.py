@@ -226,7 +226,7 @@ def folders(where: Path | None) -> list[dict[str, Any]]:
         }
         for form in ("w12", "w11s"):
             works[f"encode {form}"] = lambda out, form=form: encode_folder(
-                source, out, form, threads=2, report=lambda step: None
+                source, out, form, threads=1, report=lambda step: None
             )
             works[f"verify {form}"] = lambda out: verify_folder(
                 out, threads=1, report=lambda step: None
@@ -284,11 +284,13 @@ def in_turns(other: Path, where: Path | None) -> list[dict[str, Any]]:
 _TIMED = """
 import sys, time, torch
 from pathlib import Path
+from specengine.weights.__main__ import _parser
 from specengine.weights.encode_folder import encode_folder
 torch.set_num_threads(1)
 source, out, form = sys.argv[1:]
+threads = _parser().parse_args(["encode", source, out]).threads
 start = time.perf_counter()
-encode_folder(Path(source), Path(out), form, threads=2, report=lambda step: None)
+encode_folder(Path(source), Path(out), form, threads=threads, report=lambda step: None)
 print(time.perf_counter() - start)
 """
 

@@ -139,9 +139,11 @@ def _parser() -> argparse.ArgumentParser:
     inspect = commands.add_parser("inspect", help="bits per weight of each tensor, and why")
     inspect.set_defaults(run=_inspect, after="nothing was changed")
     inspect.add_argument("folder", type=Path, help="encoded folder")
-    # Verifying hashes on the main thread, which keeps a core busy beside those that decode.
-    for command, threads in ((encode, cores), (verify, max(1, cores - 1))):
-        command.add_argument("--threads", type=int, default=threads, help="that work on pieces")
+    # Threads that read, hash and write keep a core busy beside those that code.
+    for command in (encode, verify):
+        command.add_argument(
+            "--threads", type=int, default=max(1, cores - 1), help="that work on pieces"
+        )
     return parser
 
 

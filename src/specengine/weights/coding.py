@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-from specengine.weights.layout import BLOCK, TILE
-from specengine.weights.native import less_by_row
-from specengine.weights.window import Windows
+from specengine.weights.fragments import RECORDS_AT_ONCE, pack_lanes
+from specengine.weights.layout import BLOCK, TILE, Layout
+from specengine.weights.native import less_by_row, put
 
 SIGN = -(1 << 15)
 CODES = 1 << 11
@@ -31,16 +31,16 @@ def pad(values: torch.Tensor, fill: int) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Escaped:
-    """Where lanes are substitutes: int64 [n] each, ordered by channel, then by input."""
+    """What stands in for escaped weights of a matrix: int16 [n] lanes, ordered by their places in
+    the flattened matrix, int64 [n]."""
 
-    channel: torch.Tensor
-    column: torch.Tensor
+    places: torch.Tensor
+    lanes: torch.Tensor
 
-    def append(self, channel: torch.Tensor, column: torch.Tensor) -> "Escaped":
+    def append(self, places: torch.Tensor, lanes: torch.Tensor) -> "Escaped":
         """With more of them, in the same order."""
-        joined = torch.stack((torch.cat((self.channel, channel)), torch.cat((self.column, column))))
-        order = torch.argsort(joined[0] << 32 | joined[1])
-        return Escaped(joined[0, order], joined[1, order])
+        joined, order = torch.cat((self.places, places)).sort()
+        return Escaped(joined, torch.cat((self.lanes, lanes))[order])
 
 
 def base_of(tops: torch.Tensor) -> torch.Tensor:
@@ -48,24 +48,50 @@ def base_of(tops: torch.Tensor) -> torch.Tensor:
     return ((tops - 15) * 128).masked_fill_(tops == 0, 0)
 
 
-def code(bits: torch.Tensor, windows: Windows, lowest: int) -> tuple[torch.Tensor, Escaped]:
-    """Code channels in their windows.
+def escape(bits: torch.Tensor, places: torch.Tensor, base: torch.Tensor, lowest: int) -> Escaped:
+    """Choose substitutes.
 
     Args:
         bits: int16 [C, K] BF16 patterns.
-        lowest: code that stands in for everything below the window, and for the zeros of a channel
-            of zeros.
+        places: int64 [n], sorted, in the flattened matrix.
+        base: int16 [C], the magnitude of code 0.
+        lowest: code that stands in for everything below the window.
+    """
+    true = bits.reshape(-1)[places]
+    return Escaped(places, substitutes(true, base[places // bits.shape[1]], lowest))
 
-    Returns:
-        int16 [C, K] lanes, and which of them are substitutes.
+
+def pack_coded(
+    bits: torch.Tensor,
+    base: torch.Tensor,
+    escaped: Escaped,
+    lowest: int,
+    layout: Layout,
+    records: torch.Tensor,
+) -> None:
+    """Code channels in their windows and write the lanes into records, some tiles at a time.
+
+    Args:
+        bits: int16 [C, K] BF16 patterns.
+        base: int16 [C], the magnitude of code 0.
+        lowest: code of the zeros of a channel of zeros, and of padding.
+        records: uint8 [R, record_bytes], as in `pack_lanes`.
     """
     width = bits.shape[1]
-    base = base_of(windows.tops).masked_fill_(windows.tops == 0, -lowest)
-    lanes = less_by_row(bits, base)
-    escaped = windows.outside
-    channel = escaped // width
-    lanes.view(-1)[escaped] = substitutes(bits.view(-1)[escaped], base[channel], lowest)
-    return lanes, Escaped(channel, escaped % width)
+    blocks = -(-width // BLOCK)
+    whole = bits.device.type != "cpu"
+    step = bits.shape[0] if whole else TILE * max(1, RECORDS_AT_ONCE // blocks)
+    firsts = range(0, bits.shape[0], step)
+    # A channel of zeros is coded like any other, from below its zeros.
+    below = torch.where(base == 0, -lowest, base) if lowest else base
+    ends = torch.tensor([width * first for first in (*firsts, bits.shape[0])], device=bits.device)
+    bounds = torch.searchsorted(escaped.places, ends).tolist()
+    for first, start, end in zip(firsts, bounds[:-1], bounds[1:], strict=True):
+        lanes = less_by_row(bits[first : first + step], below[first : first + step])
+        put(lanes, escaped.places[start:end] - width * first, escaped.lanes[start:end])
+        record = first // TILE * blocks
+        padded = pad(lanes, lowest)
+        pack_lanes(padded, layout, records[record : record + padded.numel() // (TILE * BLOCK)])
 
 
 def substitutes(true: torch.Tensor, base: torch.Tensor, lowest: int) -> torch.Tensor:
@@ -88,28 +114,28 @@ def clear_zeros(bits: torch.Tensor, tops: torch.Tensor) -> torch.Tensor:
 
 
 def escape_entries(
-    bits: torch.Tensor, lanes: torch.Tensor, tops: torch.Tensor, escaped: Escaped
+    bits: torch.Tensor, base: torch.Tensor, escaped: Escaped
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The escape list of a stretch of channels that begins with a tile.
 
     Args:
-        bits, lanes: int16 [C, K], without padding.
+        bits: int16 [C, K], without padding.
+        base: int16 [C], the magnitude of code 0.
 
     Returns:
         int32 [n, 2], sorted by record, channel, input: channel in tile | input << 16, and
         true pattern | substitute << 16; int32 [records], entries of each record.
     """
-    blocks = -(-bits.shape[1] // BLOCK)
-    records = -(-bits.shape[0] // TILE) * blocks
-    record = escaped.channel // TILE * blocks + escaped.column // BLOCK
-    record, order = torch.sort(record, stable=True)
-    channel, column = escaped.channel[order], escaped.column[order]
-    held = lanes[channel, column] + base_of(tops)[channel]
-    where = (channel % TILE).to(torch.int32) | column.to(torch.int32) << 16
-    values = bits[channel, column].to(torch.int32).bitwise_and_(0xFFFF)
+    width = bits.shape[1]
+    blocks = -(-width // BLOCK)
+    channel, column = escaped.places // width, escaped.places % width
+    record, order = torch.sort(channel // TILE * blocks + column // BLOCK, stable=True)
+    held = escaped.lanes + base[channel]
+    values = bits.reshape(-1)[escaped.places].to(torch.int32).bitwise_and_(0xFFFF)
     values |= held.to(torch.int32) << 16
-    counts = torch.bincount(record, minlength=records).to(torch.int32)
-    return torch.stack((where, values), dim=1), counts
+    where = (channel % TILE | column << 16).to(torch.int32)
+    counts = torch.bincount(record, minlength=-(-bits.shape[0] // TILE) * blocks).to(torch.int32)
+    return torch.stack((where, values), dim=1)[order], counts
 
 
 def restore_escapes(

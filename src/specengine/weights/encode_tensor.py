@@ -1,14 +1,17 @@
 """One tensor of a checkpoint into a shard: packed where that is smaller, else as it is."""
 
+import hashlib
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 import torch
 
 from specengine.shard_header import SourceTensor
 from specengine.weights.facts import describe_stored, stored_places
-from specengine.weights.layout import TILE
+from specengine.weights.layout import BLOCK, TILE
 from specengine.weights.manifest import StoredArray, StoredTensor
 from specengine.weights.ordered import Workers
 from specengine.weights.packed import Packed, join
@@ -20,19 +23,54 @@ from specengine.weights.stored_form import to_disk, trim
 _DTYPES = {torch.uint8: "U8", torch.uint16: "U16"}
 
 
-_Piece = tuple[SourceTensor, str, int, int]
-"""A stretch to come: of which tensor, in which format, from which byte to which."""
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A stretch to come.
+
+    Attributes:
+        tensor, form: of which tensor, in which format.
+        begin, end: its bytes in the original shard.
+        original: hash of the tensor's bytes, up to the last stretch that was read.
+    """
+
+    tensor: SourceTensor
+    form: str
+    begin: int
+    end: int
+    original: Any
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A stretch: of which tensor, its original bytes, its records as they are
-    stored, everything else of it."""
+    """A stretch: where it is from, its records as they are stored, everything else of it, and the
+    memory that records were written to."""
 
-    tensor: SourceTensor
-    octets: torch.Tensor
+    piece: _Piece
     records: torch.Tensor
     packed: Packed
+    room: torch.Tensor
+
+
+class _Rooms:
+    """Memory of stretches that are done, for those to come: memory that is new has to be taken from
+    the system and cleared by it."""
+
+    def __init__(self) -> None:
+        self._free: deque[torch.Tensor] = deque()
+
+    def take(self, size: int) -> torch.Tensor:
+        """uint8 [size], with any content."""
+        try:
+            room = self._free.popleft()
+        except IndexError:
+            room = None
+        if room is None or room.numel() != size:
+            room = torch.empty(size, dtype=torch.uint8)
+        return room
+
+    def give(self, room: torch.Tensor) -> None:
+        """Take memory back."""
+        self._free.append(room)
 
 
 class TensorEncoder:
@@ -51,6 +89,7 @@ class TensorEncoder:
         self._writer = writer
         self._workers = workers
         self._outgrown: set[str] = set()
+        self._octets, self._records = _Rooms(), _Rooms()
 
     def encode(self, tensors: list[SourceTensor]) -> Iterator[str]:
         """Write tensors and commit them; names as they are done.
@@ -74,7 +113,7 @@ class TensorEncoder:
         """None where no format makes it smaller."""
         for form in self._forms:
             if form != self._forms[0]:
-                stream = self._workers.map(self._part, _pieces(tensor, form))
+                stream = self._workers.staged(self._load, self._part, _pieces(tensor, form))
             stored = self._pack(tensor, form, stream)
             if stored is not None:
                 return stored
@@ -89,17 +128,26 @@ class TensorEncoder:
             for piece in _pieces(tensor, self._forms[0])
             if tensor.name not in self._outgrown
         )
-        for part in self._workers.map(self._part, pieces):
-            if part.tensor.name not in self._outgrown:
+        for part in self._workers.staged(self._load, self._part, pieces):
+            if part.piece.tensor.name not in self._outgrown:
                 yield part
 
-    def _part(self, piece: _Piece) -> _Part:
-        tensor, form, begin, end = piece
-        _, width = _matrix(tensor)
-        octets = self._data.read(begin, end)
-        packed = FORMATS[form].encode(octets.view(torch.int16).view(-1, width))
+    def _load(self, piece: _Piece) -> tuple[_Piece, torch.Tensor]:
+        room = self._octets.take(piece.end - piece.begin)
+        octets = self._data.read(piece.begin, piece.end, room)
+        piece.original.update(octets_of(octets))
+        return piece, octets
+
+    def _part(self, loaded: tuple[_Piece, torch.Tensor]) -> _Part:
+        piece, octets = loaded
+        form, (_, width) = FORMATS[piece.form], _matrix(piece.tensor)
+        bits = octets.view(torch.int16).view(-1, width)
+        count = -(-bits.shape[0] // TILE) * -(-width // BLOCK)
+        room = self._records.take(count * form.least_record)
+        packed = form.encode(bits, room)
+        self._octets.give(octets)
         unread = _unread(packed.records.numel())
-        return _Part(tensor, octets, trim(packed), replace(packed, records=unread))
+        return _Part(piece, trim(packed), replace(packed, records=unread), room)
 
     def _pack(
         self, tensor: SourceTensor, form: str, stream: Iterator[_Part]
@@ -109,12 +157,11 @@ class TensorEncoder:
         places = stored_places(rows, width)
         most = places * 12 // 8 if form == "w11s" else tensor.nbytes
         self._writer.begin()
-        original = self._workers.digest()
         parts: list[Packed] = []
         written = escaped = 0
         for part in islice(stream, len(_pieces(tensor, form))):
-            original.update(octets_of(part.octets))
             self._writer.add(octets_of(part.records))
+            self._records.give(part.room)
             parts.append(part.packed)
             written += part.records.numel()
             escaped += part.packed.escapes.nbytes // 2
@@ -129,7 +176,7 @@ class TensorEncoder:
             format=form,
             dtype=tensor.dtype,
             shape=[*tensor.shape],
-            sha256=original.hexdigest(),
+            sha256=part.piece.original.hexdigest(),
             shard=self._writer.path.name,
             arrays=arrays,
             facts=describe_stored(whole, arrays).to_json(),
@@ -154,8 +201,8 @@ class TensorEncoder:
 def _pieces(tensor: SourceTensor, form: str) -> list[_Piece]:
     _, width = _matrix(tensor)
     step = TILE * tiles_at_once(width) * width * 2
-    begins = range(tensor.begin, tensor.end, step)
-    return [(tensor, form, begin, min(tensor.end, begin + step)) for begin in begins]
+    begins, original = range(tensor.begin, tensor.end, step), hashlib.sha256()
+    return [_Piece(tensor, form, at, min(tensor.end, at + step), original) for at in begins]
 
 
 def _unread(size: int) -> torch.Tensor:

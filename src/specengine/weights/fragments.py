@@ -15,14 +15,15 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 
 from specengine.weights.layout import BLOCK, REGISTERS, TILE, Layout, planes
-from specengine.weights.native import space_of
+from specengine.weights.native import scratch, space_of
 from specengine.weights.runs import apply, extracting, placing, rows_of_words
 
 RECORDS_AT_ONCE = 160
-"""On a CPU: fewer fit the caches better, more let two threads wait less for the interpreter."""
+"""On a CPU: fewer fit the caches better, more let threads wait less for the interpreter."""
 _AXES = tuple(range(8))
 
 
@@ -109,9 +110,14 @@ class _Work:
         pairs = lanes.view(torch.complex128).view(tiles, 2, 4, 2, 8, blocks, 4, 2)
         count = self._step[0] * self._step[1]
         most_rows = max(REGISTERS, *(row + 1 for row in rows_of_words(layout)))
-        rows = lanes.new_empty((most_rows, count, 2, 128), dtype=torch.int32)
+        shape = (most_rows, count, 2, 128)
+        if lanes.device.type == "cpu":
+            rows, field = (
+                torch.from_numpy(scratch(use, shape, np.int32)) for use in ("rows", "field")
+            )
+        else:
+            rows, field = (lanes.new_empty(shape, dtype=torch.int32) for _ in range(2))
         ordered = rows[:REGISTERS].view(torch.complex128).view(4, 2, 2, count, 2, 4, 8)
-        field = torch.empty_like(rows[:REGISTERS])
         self.space, *self._arrays = space_of(
             lanes, pairs, ordered, rows, field, records.view(torch.int32)
         )

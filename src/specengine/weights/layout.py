@@ -37,9 +37,9 @@ class Piece:
     mask: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """The words of a thread for one half record.
+    """The words of a thread for one half record; compared by identity, so that caches find it fast.
 
     Attributes:
         words: 32-bit words per thread.

@@ -4,10 +4,15 @@ Each function gives the same result on every device; on a CPU numpy computes it 
 memory.
 """
 
+import math
+import threading
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import DTypeLike, NDArray
+
+_OWN = threading.local()
 
 
 def space_of(*tensors: torch.Tensor) -> tuple[Any, ...]:
@@ -20,17 +25,25 @@ def space_of(*tensors: torch.Tensor) -> tuple[Any, ...]:
     return (torch, *tensors)
 
 
-def magnitudes(bits: torch.Tensor) -> torch.Tensor:
-    """BF16 patterns int16 without their signs."""
-    if bits.device.type == "cpu":
-        return torch.from_numpy(np.bitwise_and(bits.numpy(), 0x7FFF))
-    return bits.bitwise_and(0x7FFF)
+def scratch(use: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """Memory with any content, the same on each call of one thread for one use.
+
+    Memory that is new for every stretch would be taken from the system and cleared by it each time,
+    and would lie in no cache.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    kept: NDArray[np.uint8] | None = getattr(_OWN, use, None)
+    if kept is None or kept.size < size:
+        kept = np.empty(size, dtype=np.uint8)
+        setattr(_OWN, use, kept)
+    return kept[:size].view(dtype).reshape(shape)
 
 
 def less_by_row(bits: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
-    """int16 [C, K] minus int16 [C]."""
+    """int16 [C, K] minus int16 [C], in memory that the next call may use again."""
     if bits.device.type == "cpu":
-        return torch.from_numpy(np.subtract(bits.numpy(), base.numpy()[:, None]))
+        lanes = scratch("lanes", tuple(bits.shape), np.int16)
+        return torch.from_numpy(np.subtract(bits.numpy(), base.numpy()[:, None], out=lanes))
     return bits - base[:, None]
 
 
@@ -68,8 +81,16 @@ def subtract_at(bits: torch.Tensor, places: torch.Tensor, value: int) -> None:
         bits.view(-1)[places] -= value
 
 
+def put(bits: torch.Tensor, places: torch.Tensor, values: torch.Tensor) -> None:
+    """Write int16 [n] at places int64 [n] of the flattened int16 [C, K], contiguous."""
+    if bits.device.type == "cpu":
+        bits.numpy().reshape(-1)[places.numpy()] = values.numpy()
+    else:
+        bits.view(-1)[places] = values
+
+
 def put_octets(octets: torch.Tensor, places: torch.Tensor, values: torch.Tensor) -> None:
-    """Write the lowest bytes of int64 [n] at places int64 [n] of uint8 [m]."""
+    """Write the lowest bytes of integers [n] at places int64 [n] of uint8 [m]."""
     if octets.device.type == "cpu":
         octets.numpy()[places.numpy()] = values.numpy().astype(np.uint8)
     else:
@@ -77,7 +98,7 @@ def put_octets(octets: torch.Tensor, places: torch.Tensor, values: torch.Tensor)
 
 
 def in_order(values: torch.Tensor) -> torch.Tensor:
-    """int64 [n], sorted."""
+    """Integers [n], sorted."""
     if values.device.type == "cpu":
         return torch.from_numpy(np.sort(values.numpy()))
     return values.sort().values

@@ -30,8 +30,8 @@ class DataFile:
     def __exit__(self, *failure: object) -> None:
         os.close(self._descriptor)
 
-    def read(self, begin: int, end: int) -> torch.Tensor:
-        """uint8 [end - begin].
+    def read(self, begin: int, end: int, room: torch.Tensor | None = None) -> torch.Tensor:
+        """uint8 [end - begin], in `room` of that size where it is given.
 
         Raises:
             CheckpointError: the file ends before, cannot be read, or the range is none.
@@ -39,7 +39,7 @@ class DataFile:
         size = os.fstat(self._descriptor).st_size
         if not 0 <= begin <= end <= size:
             raise self._fault(f"has no bytes {begin} to {end}, it ends at {size}")
-        buffer = torch.empty(end - begin, dtype=torch.uint8)
+        buffer = torch.empty(end - begin, dtype=torch.uint8) if room is None else room
         view = octets_of(buffer)
         done = 0
         while done < len(view):

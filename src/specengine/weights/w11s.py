@@ -22,14 +22,13 @@ from specengine.weights.coding import (
     Escaped,
     base_of,
     clear_zeros,
-    code,
+    escape,
     escape_entries,
-    pad,
+    pack_coded,
     restore_escapes,
 )
 from specengine.weights.fragments import (
     coordinates,
-    pack_lanes,
     places_by_position,
     positions_by_place,
     unpack_lanes,
@@ -63,15 +62,18 @@ class W11s:
             room: uint8, for records of the least size; taken if all are so small.
         """
         windows = choose_windows(bits, listed_bits=8)
-        lanes, escaped = code(bits, windows, lowest=UPPER)
+        base = base_of(windows.tops)
+        escaped = escape(bits, windows.outside, base, lowest=UPPER)
         listed = _listed(windows.lower, bits.shape[1])
         in_blocks = _in_blocks(listed, bits.shape)
         if _overfull(in_blocks):
             listed, spilled = _fit(listed)
             in_blocks = _in_blocks(listed, bits.shape)
-            escaped = _spill(lanes, escaped, spilled)
-        escapes, escape_counts = escape_entries(bits, lanes, windows.tops, escaped)
-        records, offsets = _assemble(pad(lanes, UPPER), listed, in_blocks, room)
+            escaped = _spill(bits, escaped, spilled)
+        escapes, escape_counts = escape_entries(bits, base, escaped)
+        rows = _rows(bits, in_blocks.shape[0], room)
+        pack_coded(bits, base, escaped, UPPER, X, rows[:, :DENSE_BYTES])
+        records, offsets = _assemble(rows, listed, in_blocks)
         return Packed(
             self.name,
             (bits.shape[0], bits.shape[1]),
@@ -115,12 +117,13 @@ def record_units(listed: torch.Tensor) -> torch.Tensor:
 
 
 def _listed(lower: torch.Tensor, width: int) -> torch.Tensor:
-    """Sorted int64 positions, 8192 * record + position, of weights whose top bit is 0.
+    """Sorted int32 positions, 8192 * record + position, of weights whose top bit is 0.
 
     Args:
         lower: their places in the flattened matrix of `width` inputs.
     """
-    _, places, by_place = space_of(lower, positions_by_place().to(lower.device))
+    lower, by_place = lower.int(), positions_by_place().int().to(lower.device)
+    _, places, by_place = space_of(lower, by_place)
     channel = places // width
     column = places - channel * width
     record = (channel >> 7) * -(-width // BLOCK) + (column >> 6)
@@ -154,34 +157,41 @@ def _first(listed: torch.Tensor, size: int, most: int) -> torch.Tensor:
     return rank < most
 
 
-def _spill(lanes: torch.Tensor, escaped: Escaped, listed: torch.Tensor) -> Escaped:
+def _spill(bits: torch.Tensor, escaped: Escaped, listed: torch.Tensor) -> Escaped:
     """Let the lowest code of the upper half stand in for weights that no list has room for."""
-    blocks = -(-lanes.shape[1] // BLOCK)
+    blocks = -(-bits.shape[1] // BLOCK)
+    listed = listed.long()
     record = listed // 8192
     channel, column = coordinates(listed % 8192)
     channel = channel + record // blocks * TILE
     column = column + record % blocks * BLOCK
-    lanes[channel, column] = lanes[channel, column].bitwise_and(SIGN).bitwise_or(UPPER)
-    return escaped.append(channel, column)
+    lanes = bits[channel, column].bitwise_and_(SIGN).bitwise_or_(UPPER)
+    return escaped.append(channel * bits.shape[1] + column, lanes)
+
+
+def _rows(bits: torch.Tensor, count: int, room: torch.Tensor | None) -> torch.Tensor:
+    """Memory for records of the least size, uint8 [R, bytes]."""
+    shape = (count, LEAST_LINES * LINE)
+    return bits.new_empty(shape, dtype=torch.uint8) if room is None else room.view(shape)
 
 
 def _assemble(
-    lanes: torch.Tensor, listed: torch.Tensor, in_blocks: torch.Tensor, room: torch.Tensor | None
+    rows: torch.Tensor, listed: torch.Tensor, in_blocks: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Records of variable size: uint8 [bytes] and int32 [R + 1] offsets in units."""
-    count, least = lanes.numel() // (TILE * BLOCK), LEAST_LINES * LINE
-    shape = (count, least)
-    rows = lanes.new_empty(shape, dtype=torch.uint8) if room is None else room.view(shape)
-    pack_lanes(lanes, X, rows[:, :DENSE_BYTES])
+    """Records of variable size: uint8 [bytes] and int32 [R + 1] offsets in units.
+
+    Args:
+        rows: uint8 [R, bytes], records of the least size with their dense bytes; may be taken.
+    """
     rows[:, DENSE_BYTES:_HEAD_BYTES] = in_blocks
     in_records = in_blocks.sum(1)
     offsets = offsets_of(record_units(in_records))
     start, size = UNIT * offsets[:-1].long(), UNIT * int(offsets[-1])
-    if size == count * least:
+    if size == rows.numel():
         rows[:, _HEAD_BYTES:] = 0
         records = rows.view(-1)
     else:
-        records = lanes.new_zeros(size, dtype=torch.uint8)
+        records = rows.new_zeros(size)
         paste_in(records, start, rows[:, :_HEAD_BYTES])
     put_octets(records, _list_places(start, in_records), listed)
     return records, offsets

@@ -10,12 +10,12 @@ import torch
 from specengine.weights.coding import (
     base_of,
     clear_zeros,
-    code,
+    escape,
     escape_entries,
-    pad,
+    pack_coded,
     restore_escapes,
 )
-from specengine.weights.fragments import pack_lanes, unpack_lanes
+from specengine.weights.fragments import unpack_lanes
 from specengine.weights.layout import F, Layout, N
 from specengine.weights.packed import Packed, offsets_of
 from specengine.weights.window import choose_windows, scales, tops_of
@@ -46,11 +46,12 @@ class W12:
             room: uint8, for records of the least size; taken if given.
         """
         windows = choose_windows(bits)
-        lanes, escaped = code(bits, windows, lowest=0)
-        escapes, escape_counts = escape_entries(bits, lanes, windows.tops, escaped)
+        base = base_of(windows.tops)
+        escaped = escape(bits, windows.outside, base, lowest=0)
+        escapes, escape_counts = escape_entries(bits, base, escaped)
         size = (escape_counts.shape[0], self.least_record)
         records = bits.new_empty(size, dtype=torch.uint8) if room is None else room.view(size)
-        pack_lanes(pad(lanes, 0), self.layout, records)
+        pack_coded(bits, base, escaped, 0, self.layout, records)
         return Packed(
             self.name,
             (bits.shape[0], bits.shape[1]),

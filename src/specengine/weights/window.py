@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 
 from specengine.weights.layout import TILE
-from specengine.weights.native import magnitudes
 from specengine.weights.window_search import WindowSearch
 
 LOWEST_TOP = 16
@@ -40,14 +39,13 @@ def choose_windows(bits: torch.Tensor, *, listed_bits: int = 0) -> Windows:
         bits: int16 [C, K], BF16 patterns.
         listed_bits: what a weight in the lower 8 binades of its window costs.
     """
-    magnitude = magnitudes(bits)
     if bits.device.type != "cpu":
-        return plain_windows(magnitude, listed_bits)
-    search = WindowSearch(magnitude.numpy(), LOWEST_TOP, HIGHEST_TOP, ESCAPE_BITS, listed_bits)
+        return plain_windows(bits.bitwise_and(0x7FFF), listed_bits)
+    search = WindowSearch(bits.numpy(), LOWEST_TOP, HIGHEST_TOP, ESCAPE_BITS, listed_bits)
     tops = torch.from_numpy(search.tops)
     if search.open.size:
         rows = torch.from_numpy(search.open)
-        tops[rows] = cheapest_of_all(magnitude[rows], listed_bits)
+        tops[rows] = cheapest_of_all(bits[rows].bitwise_and_(0x7FFF), listed_bits)
     return Windows(tops, *map(torch.from_numpy, search.places(search.tops)))
 
 

@@ -3,12 +3,16 @@
 The best top is at a channel's largest exponent or a little below it, because weights above the
 window cost most. So tops are tried from there downwards, until those that remain above would cost
 more than the best so far. Same results as `window.cheapest_of_all`.
+
+Exponent fields are compared instead of patterns: they are half as many bytes.
 """
 
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from specengine.weights.native import scratch
 
 LEVELS = 8
 """Tops that are tried below a channel's largest exponent; channels that need more are left open."""
@@ -18,6 +22,7 @@ _DISTANCES = 32
 _FIRST_PART = 8
 """One in so many inputs tells most channels that need no exact count."""
 
+Octets = NDArray[np.uint8]
 Shorts = NDArray[np.int16]
 Longs = NDArray[np.int64]
 
@@ -26,35 +31,39 @@ class WindowSearch:
     """Tops of channels [C, K].
 
     Args:
-        magnitude: int16 [C, K], BF16 patterns without signs.
+        bits: int16 [C, K], BF16 patterns.
         lowest, highest: the least and the largest top.
         escape_bits: cost of a weight outside the window.
         listed_bits: cost of a weight in the window's lower half.
 
     Attributes:
-        most: int16 [C], largest magnitudes.
+        most: uint8 [C], largest exponent fields.
         tops: int16 [C], the best tops; 0 for channels of zeros.
         open: int64 [n], channels whose best top was not reached.
     """
 
     def __init__(
-        self, magnitude: Shorts, lowest: int, highest: int, escape_bits: int, listed_bits: int
+        self, bits: Shorts, lowest: int, highest: int, escape_bits: int, listed_bits: int
     ) -> None:
-        self.most: Shorts = magnitude.max(1)
-        self._magnitude = magnitude
+        exponents = exponent_fields(bits)
+        self.most: Octets = exponents.max(1)
+        self._exponents = exponents
         self._lowest = lowest
-        self._start = np.clip(self.most >> 7, lowest, highest)
+        self._start = np.clip(self.most, lowest, highest).astype(np.int16)
         self._escape_bits = escape_bits
         self._depth = 7 if listed_bits else 15
-        bounds = (self._start - self._depth) << 7
-        bounds[self.most == 0] = 0
-        self._low: Longs = np.flatnonzero(magnitude < bounds[:, None])
-        ends = np.arange(self.most.size + 1) * magnitude.shape[1]
+        zeros = np.flatnonzero(self.most == 0)
+        zeros = zeros[~(bits[zeros] & 0x7FFF).any(1)]
+        bounds = (self._start - self._depth).astype(np.uint8)
+        bounds[zeros] = 0
+        flags = scratch("flags", bits.shape, np.bool_)
+        self._low: Longs = places_of(np.less(exponents, bounds[:, None], out=flags))
+        ends = np.arange(self.most.size + 1) * bits.shape[1]
         self._each: Longs = np.diff(np.searchsorted(self._low, ends))
         """[C]: how many of `_low` are in each channel."""
-        self._value: Shorts = magnitude.reshape(-1).take(self._low)
+        self._value: Octets = exponents.reshape(-1).take(self._low)
         self.tops, self.open = self._descend(self._below(listed_bits))
-        self.tops[self.most == 0] = 0
+        self.tops[zeros] = 0
 
     def places(self, tops: Shorts) -> tuple[Longs, Longs]:
         """Sorted places in the windows' lower halves, if these have a cost, and outside windows.
@@ -62,15 +71,14 @@ class WindowSearch:
         Args:
             tops: as found, those of open channels filled in.
         """
-        width = self._magnitude.shape[1]
+        width = self._exponents.shape[1]
         tops_of_low = np.repeat(tops, self._each)
-        below = self._value < (tops_of_low - 15) << 7
-        lower = self._value < (tops_of_low - self._depth) << 7
+        below = self._value < tops_of_low - 15
+        lower = self._value < tops_of_low - self._depth
         outside = self._low[below]
-        bounds = (tops + 1) << 7
-        rows = np.flatnonzero(self.most >= bounds)
+        rows = np.flatnonzero(self.most > tops)
         if rows.size:
-            found = np.flatnonzero(self._magnitude[rows] >= bounds[rows, None])
+            found = places_of(self._exponents[rows] > tops[rows, None].astype(np.uint8))
             above = rows[found // width] * width + found % width
             outside = np.sort(np.concatenate((outside, above)))
         return self._low[lower & ~below], outside
@@ -78,7 +86,7 @@ class WindowSearch:
     def _below(self, listed_bits: int) -> Longs:
         """[C, LEVELS + 1]: the cost of weights below the middle and the bottom of each window."""
         distance = np.repeat(self._start, self._each)
-        distance -= self._value >> 7
+        distance -= self._value
         np.minimum(distance, _DISTANCES - 1, out=distance)
         keys = np.repeat(np.arange(self._start.size) * _DISTANCES, self._each)
         keys += distance
@@ -92,7 +100,7 @@ class WindowSearch:
         tops = self._start.copy()
         above = np.ones(tops.size, dtype=np.int64)
         least = below[:, 0].copy()
-        capped = np.flatnonzero(self.most >> 7 > tops)
+        capped = np.flatnonzero(self.most > tops)
         if capped.size:
             above[capped] = self._count_above(capped, tops[capped])
             least[capped] += self._escape_bits * above[capped]
@@ -105,7 +113,7 @@ class WindowSearch:
             rows = rows[worth]
             # Most channels of which too many weights would be above show it in their first part.
             candidate = self._start[rows] - np.int16(level)
-            few = self._count_above(rows, candidate, self._magnitude.shape[1] // _FIRST_PART)
+            few = self._count_above(rows, candidate, self._exponents.shape[1] // _FIRST_PART)
             rows = rows[least[rows] >= self._escape_bits * few]
             if not rows.size:
                 return tops, rows
@@ -123,10 +131,34 @@ class WindowSearch:
         Args:
             width: of how many inputs; all where it is left out.
         """
-        taken = self._magnitude[:, :width]
+        taken = self._exponents[:, :width]
         if rows.size < taken.shape[0]:
-            taken = taken[rows]
-        return counts_of_rows(taken >= ((tops + 1) << 7)[:, None])
+            room = scratch("chosen", (rows.size, taken.shape[1]), np.uint8)
+            taken = taken.take(rows, axis=0, out=room, mode="clip")
+        flags = scratch("flags", taken.shape, np.bool_)
+        return counts_of_rows(np.greater(taken, tops[:, None].astype(np.uint8), out=flags))
+
+
+def exponent_fields(bits: Shorts) -> Octets:
+    """Of BF16 patterns, uint8, of the same shape."""
+    fields = scratch("exponents", bits.shape, np.uint8)
+    # The sign is the ninth bit of what is shifted: the narrower type drops it.
+    np.right_shift(bits.view(np.uint16), 7, out=fields, casting="unsafe")
+    return fields
+
+
+def places_of(flags: NDArray[np.bool_]) -> Longs:
+    """Sorted places of the flags that are set in the flattened [C, K], int64 [n].
+
+    The same as `np.flatnonzero`, which is slow where one in fifty is set.
+    """
+    if flags.size % 8:
+        return np.flatnonzero(flags)
+    words = flags.reshape(-1).view(np.uint64)
+    touched = np.flatnonzero(words != 0)
+    found = np.flatnonzero(words[touched].view(np.bool_))
+    places: Longs = (touched[found >> 3] << 3) + (found & 7)
+    return places
 
 
 def counts_of_rows(flags: NDArray[np.bool_]) -> Longs:
