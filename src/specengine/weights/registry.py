@@ -11,8 +11,8 @@ from specengine.weights.w11s import SPARSE_TOP
 from specengine.weights.w12 import NESTED, UNNESTED
 
 STRETCH = 1 << 22
-"""Weights coded at once: with fewer of them threads take more turns in the interpreter, more of them
-need more memory."""
+"""Weights coded at once: with fewer, threads take more turns in the interpreter; more need more
+memory."""
 WIDEST = 1 << 16
 """Inputs that an escape's 16-bit column can name."""
 

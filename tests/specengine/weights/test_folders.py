@@ -347,7 +347,7 @@ def test_stored_form_is_no_larger_than_the_kernels(source: Path, tmp_path: Path)
 
 
 def test_memory_does_not_grow_with_the_tensor(tmp_path: Path, natural: Natural) -> None:
-    """Peaks of two processes: with a tensor of 32 MiB, all of it in work at once, and of 128 MiB."""
+    """Peaks of two processes: a tensor of 32 MiB, all of it in work at once, and one of 128 MiB."""
     folders = []
     for rows in (4096, 16384):
         folders += [str(tmp_path / str(rows)), str(tmp_path / f"out{rows}")]
