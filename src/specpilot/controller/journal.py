@@ -20,6 +20,7 @@ from specpilot.core.errors import JournalError
 from specpilot.core.numbers import Count
 from specpilot.core.record import Record, canonical_json, content_hash
 from specpilot.loop.events import Event, parse_event
+from specpilot.sandbox.foreign import one_line
 
 FIRST_PREVIOUS = "0" * 64
 """`previous` of the first line."""
@@ -64,7 +65,8 @@ def read_journal(path: Path) -> Reading:
     """Read and check a journal without locking it; a missing file reads as an empty journal.
 
     Raises:
-        JournalError: a line other than a cut-off last one is damaged, or the file is unreadable.
+        JournalError: a line other than a cut-off last one is damaged, or holds no event that this
+            version knows; or the file is unreadable.
     """
     try:
         raw = path.read_bytes()
@@ -178,6 +180,17 @@ def _parse_line(path: Path, number: int, text: bytes, previous: str) -> JournalL
         raise _failure(path, f"line {number} does not match its hash", fix)
     if line.previous != previous or line.seq != number - 1:
         raise _failure(path, f"line {number} does not follow the line before it", fix)
+    try:
+        line.event()
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"] if part != line.kind)
+        raise _failure(
+            path,
+            f"line {number} is whole and no event of this version "
+            f"({one_line(f'{line.kind} {place}: ' + first['msg'])})",
+            "use the version that wrote it, which the first line names",
+        ) from error
     return line
 
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specpilot.controller.journal import Journal, read_journal
+from specpilot.controller.journal import Journal, JournalLine, read_journal
 from specpilot.core.errors import JournalError
+from specpilot.core.record import canonical_json, content_hash
 from specpilot.loop.events import Noticed
 
 
@@ -86,6 +87,34 @@ def test_any_damaged_byte_names_the_line(
 
     with pytest.raises(JournalError, match=f"line {line + 1} "):
         read_journal(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "said"),
+    [
+        ("noticed_later", {"message": "x"}, "noticed_later"),
+        ("noticed", {"message": 3}, "noticed message: Input should be a valid string"),
+        ("noticed", {"message": "x", "colour": "y"}, "colour"),
+        ("noticed", {}, "Field required"),
+    ],
+)
+def test_a_whole_line_of_another_version_is_named(
+    path: Path, kind: str, data: dict[str, object], said: str
+) -> None:
+    """A run folder may be older than the program, or newer."""
+    write(path, 2)
+    previous = read_journal(path).lines[-1]
+    body = {
+        "seq": 2, "time": previous.time, "kind": kind, "data": data, "previous": previous.hash,
+    }  # fmt: skip
+    line = JournalLine(**body, hash=content_hash(body))
+    with path.open("ab") as stream:
+        stream.write(canonical_json(line.to_json()).encode() + b"\n")
+    for reader in (read_journal, Journal):
+        with pytest.raises(JournalError, match="line 3 is whole and no event of this") as caught:
+            reader(path)
+        assert said in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 def test_a_removed_line_breaks_the_chain(path: Path) -> None:
