@@ -170,10 +170,17 @@ def test_a_drafter_that_is_never_right_is_reported_once(make_target, run_request
             )
 
     engine = Engine(target, Stubborn())
+    reported = []
     with caplog.at_level(logging.WARNING, "specengine"):
-        assert run_request(engine, PROMPT, 70, ignore_eos=True) == output
-    assert engine.counters.events["never_accepted"] == 1
-    assert [r.message for r in caplog.records if "none of its tokens" in r.message]
+        session = engine.start(PROMPT, 70, ignore_eos=True)
+        emitted = []
+        while session.finish_reason is None:
+            emitted += session.step()
+            reported.append(engine.counters.events["never_accepted"])
+    assert emitted == output
+    # The first emission is the prefill's, which drafts nothing.
+    assert reported == [0] * 50 + [1] * 20
+    assert len([r for r in caplog.records if "none of its tokens" in r.message]) == 1
 
 
 def test_non_finite_logits_fail_the_request_and_nothing_else(make_target, run_request):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from specengine.lattice import Lattice
-from specengine.trees import build_best_first, build_chain
+from specengine.trees import BestFirst, build_best_first, build_chain
 
 MakeLattice = Callable[..., Lattice]
 Path = tuple[int, ...]
@@ -42,6 +42,21 @@ def test_equals_exhaustive_search(block: int, make_lattice: MakeLattice) -> None
         for node, (cost, depth, _, slots) in enumerate(expected[: nodes - 1], start=1):
             assert tree.logp[node] == np.float32(-cost)
             assert tree.depth[node] == depth
+            tokens = [int(lattice.ids[position, slot]) for position, slot in enumerate(slots)]
+            assert tree.tokens[tree.path(node)[1:]].tolist() == tokens
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.6])
+def test_a_temperature_takes_the_likeliest_paths_of_rescaled_rows(
+    temperature: float, make_lattice: MakeLattice
+) -> None:
+    for seed in range(20):
+        lattice = make_lattice(seed, 4, 3)
+        scaled = lattice.edge.astype(np.float64) / temperature
+        scaled -= np.log(np.exp(scaled).sum(axis=-1, keepdims=True))
+        expected = all_paths(Lattice(lattice.ids, scaled))
+        tree = BestFirst(temperature)(lattice, 7, 20)
+        for node, (_, _, _, slots) in enumerate(expected[:19], start=1):
             tokens = [int(lattice.ids[position, slot]) for position, slot in enumerate(slots)]
             assert tree.tokens[tree.path(node)[1:]].tolist() == tokens
 

@@ -87,6 +87,14 @@ def test_wide_or_thresholdless_they_are_best_first(
             np.testing.assert_array_equal(getattr(tree, field), getattr(expected, field))
 
 
+def test_a_level_that_gains_just_the_threshold_is_followed_by_the_next() -> None:
+    sure = Lattice(np.array([[4], [5], [6]]), np.zeros((3, 1, 1), dtype=np.float32))
+    assert OptTree(1.0)(sure, 7, 4).tokens.tolist() == [7, 4, 5, 6]
+    # Chances below the range of float64 gain nothing, which is not less than nothing.
+    hopeless = Lattice(sure.ids, np.full((3, 1, 1), -1000, dtype=np.float32))
+    assert OptTree(0.0)(hopeless, 7, 4).tokens.tolist() == [7, 4, 5, 6]
+
+
 def test_a_larger_opt_tree_may_drop_a_node_of_a_smaller_one() -> None:
     # Two rows gain 0.5 on the first level, below the threshold; three gain 0.6, and go deeper.
     first, second = np.full(7, 0.1), np.full(7, 0.004)
