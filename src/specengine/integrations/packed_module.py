@@ -43,9 +43,9 @@ class PackedLinear(nn.Module):
 
         A CPU computes exactly what `nn.Linear` would; on a GPU a bias is added to rounded sums.
         """
-        if not x.is_cuda:
-            return nn.functional.linear(x, self.weight, self.bias)
         arrays = (self.records, self.scale, self.escapes, self.escape_offsets)
+        if not x.is_cuda:
+            return nn.functional.linear(x, self._decoded(*arrays), self.bias)
         y: torch.Tensor
         if self.record_offsets is not None:
             sizes = (self.record_offsets, self.record_bytes)
@@ -53,6 +53,16 @@ class PackedLinear(nn.Module):
         else:
             y = ops.w12_linear(x, *arrays, self.out_features)
         return y if self.bias is None else y + self.bias
+
+    def _decoded(self, *arrays: torch.Tensor) -> torch.Tensor:
+        """W by an op, which compilers do not look into."""
+        shape = (self.out_features, self.in_features)
+        weight: torch.Tensor
+        if self.record_offsets is not None:
+            weight = ops.w11s_decode(*arrays, self.record_offsets, *shape)
+        else:
+            weight = ops.w12_decode(*arrays, *shape)
+        return weight
 
     @property
     def scale(self) -> torch.Tensor:

@@ -59,6 +59,19 @@ def test_compressed_models_are_the_same_model(form: str, tied: bool) -> None:
     assert _same(before, model.state_dict())
 
 
+@pytest.mark.parametrize("form", ["w12", "w11s"])
+def test_compiled_layers_are_one_graph(form: str) -> None:
+    """For any number of rows, and with the bits that they have without a compiler."""
+    torch.manual_seed(1)
+    first, second = nn.Linear(128, 250), nn.Linear(250, 128, bias=False)
+    model = compress(nn.Sequential(first, nn.GELU(), second).bfloat16(), form)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True, dynamic=True)
+    with torch.no_grad():
+        for rows in (1, 3, 70):
+            x = torch.randn(rows, 128).bfloat16()
+            assert torch.equal(compiled(x), model(x))
+
+
 def test_state_dicts_travel_both_ways() -> None:
     model, other = _model(), _model()
     with torch.no_grad():

@@ -63,19 +63,42 @@ def test_the_view_is_a_product_with_its_matrix():
     assert torch.equal(ops.view_linear(x, packed.records, packed.scale, 130), expected)
 
 
-def test_ops_are_registered_and_traceable():
+def every_op():
+    """Each op with its arguments."""
     matrix = random_matrix(130, 72)
     x = torch.randn(4, 72).bfloat16()
     view, copy = encode(matrix, "w12n"), encode_low_bit(matrix, "e2m4")
-    for op, arguments in (
+    return (
         (ops.w12_linear, (x, *packed_arguments(matrix), 130)),
         (ops.w12_decode, (*packed_arguments(matrix), 130, 72)),
         (ops.w11s_linear, (x, *product_arguments(matrix, "w11s"), 130)),
         (ops.w11s_decode, (*packed_arguments(matrix, "w11s"), 130, 72)),
         (ops.view_linear, (x, view.records, view.scale, 130)),
         (ops.low_bit_linear, (x, "e2m4", copy.records, copy.scale, 130)),
-    ):
+    )
+
+
+def test_ops_are_registered_and_traceable():
+    for op, arguments in every_op():
         torch.library.opcheck(op, arguments, test_utils=("test_schema", "test_faketensor"))
+
+
+def test_compiled_functions_keep_the_ops():
+    """Each is one graph with the op inside: its fake says shape and dtype."""
+    graphs = []
+
+    def keep(graph, inputs):
+        graphs.append(
+            [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+        )
+        return graph.forward
+
+    for op, arguments in every_op():
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda *a, op=op: op(*a) * 2, backend=keep, fullgraph=True)
+        assert torch.equal(compiled(*arguments), op(*arguments) * 2)
+        assert any(op._name.replace("::", ".") in target for target in graphs.pop())
+        assert not graphs
 
 
 def test_records_of_another_width_are_refused():
