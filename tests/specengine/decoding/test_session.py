@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from specengine.decoding.counters import EngineCounters
 from specengine.decoding.engine import Engine
 from specengine.decoding.options import EngineOptions
 from specengine.errors import NumericError, OptionError, RequestError
@@ -149,7 +150,9 @@ def test_drafted_and_verified_rows_are_counted(engine_that_stops_at, run_request
 
 def test_a_drafter_that_is_never_right_is_reported_once(make_target, run_request, caplog):
     target = make_target("llama", taps=(0,))
-    output = run_request(Engine(target, None), PROMPT, 70, ignore_eos=True)
+    plain = Engine(target, None)
+    output = run_request(plain, PROMPT, 70, ignore_eos=True)
+    assert plain.counters.events["never_accepted"] == 0
     never = next(token for token in range(61) if token not in output)
 
     class State:
@@ -181,6 +184,14 @@ def test_a_drafter_that_is_never_right_is_reported_once(make_target, run_request
     # The first emission is the prefill's, which drafts nothing.
     assert reported == [0] * 50 + [1] * 20
     assert len([r for r in caplog.records if "none of its tokens" in r.message]) == 1
+
+
+def test_a_drafter_that_is_right_now_and_then_is_not_reported():
+    counters = EngineCounters()
+    for _ in range(4):
+        for accepted in [0] * 49 + [1]:
+            counters.watch_acceptance(accepted)
+    assert counters.events["never_accepted"] == 0
 
 
 def test_non_finite_logits_fail_the_request_and_nothing_else(make_target, run_request):

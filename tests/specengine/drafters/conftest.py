@@ -86,6 +86,14 @@ KINDS: dict[str, tuple[str, dict[str, object]]] = {
     "eagle3-own": ("eagle3", {"draft_vocab_size": 40, "hidden_size": 48}),
 }
 """Drafters of the contract suite: kind, and how they differ from its plainest."""
+VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
+    "eagle3-residual": (
+        "eagle3",
+        {"norm_before_residual": True, "norm_before_fc": True, "qk_norm": True},
+    ),
+    "eagle3-normed": ("eagle3", {"fc_norm": True, "norm_output": True}),
+}
+"""Norms that some checkpoints have and others lack, for comparisons with a plain reference."""
 
 
 def layers_table(hidden: int = HIDDEN, vocab: int = VOCAB, layers: int = LAYERS) -> dict:
@@ -127,8 +135,8 @@ def kind_table(kind: str, target: object, changes: dict[str, object]) -> dict[st
 
 
 def kind_config(name: str, target: object) -> AnyConfig:
-    """The checked configuration of one of `KINDS`."""
-    kind, changes = KINDS[name]
+    """The checked configuration of one of `KINDS` or `VARIANTS`."""
+    kind, changes = (KINDS | VARIANTS)[name]
     table = kind_table(kind, target, dict(changes))
     names = {"layers.0.hidden_norm.weight"} if kind == "eagle3" else set()
     if name.endswith("own"):
@@ -137,7 +145,7 @@ def kind_config(name: str, target: object) -> AnyConfig:
 
 
 def kind_network(name: str, target: object, seed: int = 0) -> AnyNetwork:
-    """A random network of one of `KINDS`, whose every part matters."""
+    """A random network of one of `KINDS` or `VARIANTS`, whose every part matters."""
     config = kind_config(name, target)
     torch.manual_seed(seed)
     network = new_network(config)

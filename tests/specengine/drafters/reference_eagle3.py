@@ -31,6 +31,8 @@ def rows(network, features, embedded, first=0):
     ]
     out = []
     for i, feature in enumerate(features):
+        if config.norm_before_residual:
+            feature = plain.norm(feature, w[at + "hidden_norm.weight"], eps)
         row = feature + _attend(config, w, at + "self_attn.", pairs[: i + 1], first)
         normed = plain.norm(row, w[at + "post_attention_layernorm.weight"], eps)
         gate = torch.nn.functional.silu(w[at + "mlp.gate_proj.weight"] @ normed)
@@ -47,15 +49,30 @@ def _attend(config, w, at, pairs, first):
         own = slice(head * size, (head + 1) * size)
         part = slice(head // groups * size, (head // groups + 1) * size)
         query = w[at + "q_proj.weight"][own] @ pairs[-1]
+        keys = [w[at + "k_proj.weight"][part] @ pair for pair in pairs]
+        if config.qk_norm:
+            query = plain.norm(query, w[at + "q_norm.weight"], config.rms_norm_eps)
+            keys = [plain.norm(key, w[at + "k_norm.weight"], config.rms_norm_eps) for key in keys]
         query = plain.rotate(query, first + len(pairs) - 1, config.rope_theta)
-        keys = [
-            plain.rotate(w[at + "k_proj.weight"][part] @ pair, first + j, config.rope_theta)
-            for j, pair in enumerate(pairs)
-        ]
+        keys = [plain.rotate(key, first + j, config.rope_theta) for j, key in enumerate(keys)]
         values = torch.stack([w[at + "v_proj.weight"][part] @ pair for pair in pairs])
         scores = torch.stack([query @ key for key in keys]) / math.sqrt(size)
         mixed.append(scores.softmax(0) @ values)
     return w[at + "o_proj.weight"] @ torch.cat(mixed)
+
+
+def _features(network, tapped):
+    """One row of tapped states as a feature."""
+    config, w = network.config, network.state_dict()
+    eps, width = config.rms_norm_eps, config.target_hidden_size
+    if config.norm_before_fc:
+        tapped = plain.norm(tapped, w["input_norm.weight"], eps)
+    if config.fc_norm:
+        parts = [tapped[i : i + width] for i in range(0, len(tapped), width)]
+        weights = [w[f"fc_norm.{tap}.weight"] for tap in range(len(parts))]
+        normed = [plain.norm(part, by, eps) for part, by in zip(parts, weights, strict=True)]
+        tapped = torch.cat(normed)
+    return w["fc.weight"] @ tapped
 
 
 def scores(network, vocabulary, tapped, tokens, path):
@@ -71,9 +88,10 @@ def scores(network, vocabulary, tapped, tokens, path):
     w, eps = network.state_dict(), network.config.rms_norm_eps
     following = torch.tensor([*tokens[1:], *path])
     embedded = vocabulary.embed(following)
-    features = [w["fc.weight"] @ row for row in tapped]
+    features = [_features(network, row) for row in tapped]
     for _ in path[1:]:
-        out = rows(network, features, embedded[: len(features)])
-        features.append(out[-1])
+        out = rows(network, features, embedded[: len(features)])[-1]
+        normed = plain.norm(out, w["norm.weight"], eps)
+        features.append(normed if network.config.norm_output else out)
     last = plain.norm(rows(network, features, embedded)[-1], w["norm.weight"], eps)
     return vocabulary.head(last[None])[0].log_softmax(-1)

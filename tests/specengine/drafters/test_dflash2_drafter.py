@@ -196,6 +196,13 @@ def test_top_candidates_equal_a_sort(size, count, levels, seed):
         assert values[row].tolist() == unary[row, ids[row]].tolist()
 
 
+def test_equal_candidates_far_apart_come_by_lowest_id():
+    unary = torch.zeros(1, 300)
+    unary[0, [10, 131, 290]] = 3.0
+    unary[0, 130] = 5.0
+    assert top_candidates(unary, 4)[1].tolist() == [[130, 10, 131, 290]]
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_top_candidates_refuse_non_finite_rows(bad):
     unary = torch.zeros(2, 100)

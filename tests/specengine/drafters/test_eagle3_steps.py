@@ -59,6 +59,9 @@ def _target_ids(drafter, ids):
     return drafter.vocabulary.target_ids(torch.as_tensor(ids)).tolist()
 
 
+@pytest.mark.parametrize(
+    "drafter", ["eagle3", "eagle3-own", "eagle3-residual", "eagle3-normed"], indirect=True
+)
 def test_the_chain_of_the_lattice_is_the_drafters_own(drafter, state, after):
     lattice = drafter.draft(state, ANCHOR, 4).check()
     path = [ANCHOR]
