@@ -32,6 +32,11 @@ def test_the_authors_dflash():
         assert len(new_network(config).state_dict()) == 58
 
 
+def test_taps_stay_in_the_order_that_the_projection_was_trained_on():
+    config = _parse({**QWEN, "dflash_config": {**DFLASH, "target_layer_ids": [9, 1, 33]}})
+    assert config.target_layer_ids == (9, 1, 33)
+
+
 def test_older_checkpoints_have_causal_windows():
     kinds = ["sliding_attention"] * 4 + ["full_attention"]
     table = {**QWEN, "layer_types": kinds, "sliding_window": 2048, "dflash_config": DFLASH}
