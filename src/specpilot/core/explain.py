@@ -52,16 +52,20 @@ def check_table(record: type[Checked], table: dict[str, Any], *, where: str, fix
 
 
 def _check_plain(value: object, path: tuple[str, ...], where: str, fix: str) -> None:
-    """Refuse what JSON cannot carry, and nesting that no key asks for."""
+    """Refuse what JSON or a path cannot carry, and nesting that no key asks for."""
     problem = ""
     if len(path) > MAX_DEPTH:
         problem = f"is nested more than {MAX_DEPTH} deep"
     elif isinstance(value, dict | list):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, item in items:
+            if "\0" in str(key):
+                _check_plain(key, path, where, fix)
             _check_plain(item, (*path, str(key)), where, fix)
     elif isinstance(value, float) and not math.isfinite(value):
         problem = f"= {value}: must be a finite number"
+    elif isinstance(value, str) and "\0" in value:
+        problem = f"= {_shown(value)}: no path, name or argument holds a null character"
     elif not isinstance(value, str | bool | int | float):
         problem = f"= {value}: a date or time is not allowed anywhere"
     if problem:

@@ -93,6 +93,15 @@ TYPES: list[tuple[str, str, str, str]] = [
         ("platform", "devices", f'["{device}"]', "'cuda:N'")
         for device in ("0", "cuda:00", "cuda:²", "cuda:٣", "cuda:", "cuda:-1", "CPU", "cuda:0 ")
     ),
+    *(
+        (table, key, value, "null character")
+        for table, key, value in (
+            ("target", "model", '"a\\u0000"'),
+            ("engine", "options", '{ tree_file = "a\\u0000" }'),
+            ("agent", "command", '["a\\u0000"]'),
+            ("workload", "benchmarks", '{ "a\\u0000" = "a" }'),
+        )
+    ),
     ("platform", "devices", '["cuda:0", "cuda:0"]', "each once"),
     ("platform", "devices", '["cpu", "cuda:0"]', "GPUs alone"),
 ]
