@@ -238,8 +238,28 @@ class SystemRepository:
             "--upload-pack", "git -c safe.directory=* upload-pack",
         )  # fmt: skip
         head = output(worktree, "rev-parse", "--verify", "HEAD")
-        git(self.folder, "fetch", *arguments, str(source), f"HEAD:refs/fetched/{head}")
+        try:
+            git(self.folder, "fetch", *arguments, str(source), f"HEAD:refs/fetched/{head}")
+        except GitError:
+            # Git names the source, whichever side is broken.
+            self._check_own()
+            raise
         return output(self.folder, "rev-parse", "--verify", f"refs/fetched/{head}")
+
+    def _check_own(self) -> None:
+        """Look whether this repository is whole: what it has lost is no agent's doing.
+
+        Raises:
+            DamagedRun: a reference or an object is broken.
+        """
+        try:
+            git(self.folder, "fsck", "--connectivity-only", "--no-dangling", "--no-progress")
+        except GitError as error:
+            raise DamagedRun(
+                f"is damaged: {error.what}",
+                where=str(self.folder),
+                fix="restore it from a copy of the run folder, then 'specpilot resume'",
+            ) from error
 
     def _keep(self, direction: str, worktree: Path) -> None:
         head = self._fetch(worktree)

@@ -53,3 +53,22 @@ def test_lost_files_end_the_run_and_charge_no_direction(
     kept.rename(planned / lost)
     assert play(planned) == ExitCode.OK
     assert state_of(planned).directions["one"].promoted is not None
+
+
+def test_a_broken_reference_of_the_runs_own_repository_charges_no_direction(
+    planned: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Git blames the worktree that it fetches from."""
+    broken = planned / "repo" / "refs" / "heads" / "base" / "another"
+    broken.parent.mkdir(parents=True, exist_ok=True)
+    broken.write_bytes(b"\xff\x00{")
+    assert play(planned) == ExitCode.ERROR
+
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1
+    assert "repo: is damaged" in said
+    assert state_of(planned).directions["one"].closed is None
+
+    broken.unlink()
+    assert play(planned) == ExitCode.OK
+    assert state_of(planned).directions["one"].promoted is not None
