@@ -8,6 +8,7 @@ import typer
 
 from specpilot.cli.claim import claimed
 from specpilot.cli.demo_model import TARGET_FOLDER, find_drafter, prepare_target
+from specpilot.cli.isolation import require_isolation
 from specpilot.cli.load import note_load, threads_beside_the_judge
 from specpilot.cli.models import require_models
 from specpilot.cli.optimize import run_and_report
@@ -70,6 +71,7 @@ def command(
         threads=threads,
     )
     require_models(deployment)
+    require_isolation(deployment)
     note_load(deployment, "--threads")
     set_earlier_demo_aside(run)
     with claimed(run, make=True):

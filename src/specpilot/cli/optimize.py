@@ -9,6 +9,7 @@ from specpilot.cli.claim import claimed
 from specpilot.cli.display import choose_display
 from specpilot.cli.drive import controller_log, drive
 from specpilot.cli.earlier_runs import expected_unit
+from specpilot.cli.isolation import require_isolation
 from specpilot.cli.load import note_load
 from specpilot.cli.models import require_models
 from specpilot.cli.output import Finished
@@ -40,6 +41,7 @@ def command(
     folder = run or RUNS / chosen.name
     require_free(folder)
     require_models(chosen)
+    require_isolation(chosen)
     note_load(chosen)
     with claimed(folder, make=True):
         create_run(chosen, folder)

@@ -7,6 +7,7 @@ import typer
 
 from specpilot.cli.claim import claimed
 from specpilot.cli.drive import controller_log
+from specpilot.cli.isolation import require_isolation
 from specpilot.cli.load import note_load
 from specpilot.cli.optimize import run_and_report
 from specpilot.cli.output import Finished
@@ -43,6 +44,7 @@ def command(
             table = deployment.model_dump(mode="json", exclude_none=True)
             table["budget"] |= changed
             write_deployment(parse_deployment(table, where="command line"), path)
+        require_isolation(deployment)
         note_load(deployment)
         code = run_and_report(run, as_json=as_json)
     raise Finished(code)

@@ -12,6 +12,7 @@ from specpilot.cli.runs import create_run, has_begun, is_being_written
 from specpilot.core.deployment import Deployment
 from specpilot.core.errors import ExitCode, Refused
 from specpilot.core.measurement import Isolation
+from specpilot.sandbox.probe import probe
 
 PLAIN = {"devices": ["cpu"], "isolation": "none"}
 LINE = b'{"seq": 0}\n'
@@ -42,6 +43,28 @@ def test_a_mistyped_model_does_not_take_the_name(
         assert "holds no run" in capsys.readouterr().err
     assert run(["optimize", str(file), "--run", "r"]) in (ExitCode.VOID, ExitCode.REFUSED)
     assert has_begun(Path("r"))
+
+
+@pytest.mark.parametrize("level", ["namespaces", "strict"])
+def test_isolation_that_is_missing_refuses_before_anything_is_written(
+    level: str,
+    work: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    confined = simulation.deployment_of(platform={"devices": ["cpu"], "isolation": level})
+    simulation.write_deployment(work / "asked", confined)
+    monkeypatch.setattr("specpilot.cli.isolation.probe", lambda: probe(program="no-such-bwrap"))
+    for command in (["optimize", "asked/deployment.toml", "--run", "r"], ["resume", "begun"]):
+        if command[0] == "resume":
+            create_run(confined, work / "begun")
+            (work / "begun" / "journal.jsonl").write_bytes(LINE)
+        assert run(command) == ExitCode.REFUSED
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert f"isolation {level}: not available here" in error
+    assert not (work / "r").exists()
+    assert (work / "begun" / "journal.jsonl").read_bytes() == LINE
 
 
 @pytest.mark.parametrize("content", [b"", LINE[:5]])
