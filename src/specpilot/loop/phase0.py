@@ -8,6 +8,7 @@ from specpilot.controller.pairing import interleaved, paired
 from specpilot.core.measurement import Measurement
 from specpilot.loop.events import (
     NoiseMeasured,
+    Noticed,
     StockCharacterised,
     StockCommitted,
     WorkloadSplit,
@@ -15,6 +16,9 @@ from specpilot.loop.events import (
 from specpilot.loop.run import Run
 from specpilot.stats.gain import noise_band, paired_gain
 from specpilot.workload.split import counts, store_split
+
+_USELESS_TAU = 1.05
+"""Below this, drafting costs more than it gives on every machine."""
 
 
 def commit_stock(run: Run) -> None:
@@ -103,6 +107,19 @@ async def characterise_stock(run: Run) -> None:
                 },
             ),
             device_seconds=seconds,
+        )
+    )
+    _note_useless_drafter(run)
+
+
+def _note_useless_drafter(run: Run) -> None:
+    facts = run.state.stock_facts
+    if facts is None or facts.stock.tau is None or facts.stock.tau >= _USELESS_TAU:
+        return
+    run.emit(
+        Noticed(
+            message=f"WARNING: the drafter is hardly ever right, stock emits {facts.stock.tau:.2f} "
+            "tokens a step; check that it was trained for this target and its chat template"
         )
     )
 

@@ -24,6 +24,7 @@ from specpilot.core.errors import DamagedRun, EngineFailure, ExitCode, Refused
 from specpilot.core.verdict import Reason
 from specpilot.costmodel.replay_files import read_recordings
 from specpilot.engines.simulated import SimulatedAdapter
+from specpilot.loop.events import Noticed
 from specpilot.loop.facts import DirectionPlan, Factor, Outcome
 from specpilot.loop.state import RunState
 
@@ -97,6 +98,23 @@ def test_a_broken_stock_stops_before_anything_is_compared(tmp_path: Path) -> Non
         run_controller(tmp_path, parts_of(deployment, {}, adapter=SimulatedAdapter(stock=stock)))
 
     assert state_of(tmp_path).noise is None
+
+
+@pytest.mark.parametrize(("speed", "warnings"), [("0.42", 1), ("1.0", 0)])
+def test_a_drafter_that_is_never_right_is_named(speed: str, warnings: int, tmp_path: Path) -> None:
+    source = SimulatedAdapter().stock_tree()
+    stock = {**source, CODE: source[CODE].replace(b"speed = 1.0", f"speed = {speed}".encode())}
+    deployment = deployment_of()
+    write_deployment(tmp_path, deployment)
+
+    run_controller(tmp_path, parts_of(deployment, {}, adapter=SimulatedAdapter(stock=stock)))
+
+    notices = [
+        event.message
+        for event in read_journal(tmp_path / "journal.jsonl").events()
+        if isinstance(event, Noticed)
+    ]
+    assert [message.startswith("WARNING: the drafter") for message in notices] == [True] * warnings
 
 
 def test_two_devices_are_swapped(tmp_path: Path) -> None:
