@@ -25,18 +25,16 @@ from specengine.weights.manifest import (
     PADDING,
     VERSION,
     Manifest,
-    StoredFile,
     StoredShard,
     StoredTensor,
     write_manifest,
 )
 from specengine.weights.ordered import Workers
+from specengine.weights.other_files import check_files, copy_files
 from specengine.weights.registry import format_named
 from specengine.weights.shard_file import ShardWriter, finished_shard
-from specengine.weights.source import DataFile, octets_of
-from specengine.weights.storage import storing, write_all
-
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".onnx", ".msgpack")
+from specengine.weights.source import DataFile
+from specengine.weights.storage import storing
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,9 @@ def encode_folder(
     """
     format_named(form)
     headers = shard_headers(source)
-    _check_names(source, headers)
+    _check_names(headers)
+    names = [f"weights-{i + 1:05d}-of-{len(headers):05d}.safetensors" for i in range(len(headers))]
+    check_files(source, names)
     if (destination / MANIFEST).exists() or destination.resolve() == source.resolve():
         raise OptionError(
             "holds a checkpoint already", where=str(destination), fix="name a new folder"
@@ -73,8 +73,7 @@ def encode_folder(
         destination.mkdir(parents=True, exist_ok=True)
     run = _Run(form, list(headers.values()), report)
     with _alone(destination), Workers(threads) as workers:
-        for index, path in enumerate(headers):
-            name = f"weights-{index + 1:05d}-of-{len(headers):05d}.safetensors"
+        for index, (path, name) in enumerate(zip(headers, names, strict=True)):
             run.shard(index, path, destination / name, workers)
         manifest = Manifest(
             version=VERSION,
@@ -82,7 +81,7 @@ def encode_folder(
             source_sha256=hashlib.sha256(b"".join(header for _, header in run.headers)).hexdigest(),
             shards=run.shards,
             tensors=run.tensors,
-            files=_copy_other_files(source, destination),
+            files=copy_files(source, destination),
         )
         write_manifest(destination, manifest)
         for name in run.shards:
@@ -112,8 +111,8 @@ def _alone(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _check_names(source: Path, headers: dict[Path, tuple[list[SourceTensor], bytes]]) -> None:
-    """Refuse names that would collide with those that are written.
+def _check_names(headers: dict[Path, tuple[list[SourceTensor], bytes]]) -> None:
+    """Refuse tensors whose names would collide with those that are written.
 
     Raises:
         CheckpointError: there are such.
@@ -128,12 +127,6 @@ def _check_names(source: Path, headers: dict[Path, tuple[list[SourceTensor], byt
                         where=str(path),
                         fix="rename one of them",
                     )
-    if (source / MANIFEST).exists():
-        raise CheckpointError(
-            f"holds a {MANIFEST}, as encoded folders do",
-            where=str(source),
-            fix="remove it, or give the original checkpoint",
-        )
 
 
 class _Run:
@@ -154,44 +147,23 @@ class _Run:
         """Encode one shard, or take it over from an earlier run."""
         tensors, header = self.headers[index]
         identity = hashlib.sha256(f"{VERSION} {self.form} ".encode() + header).hexdigest()
-        earlier = finished_shard(out, identity)
-        if earlier is not None:
-            assert earlier.shard is not None
-            self.shards[out.name] = earlier.shard
-            self._add(earlier.tensors)
-            return
-        with DataFile(source) as data, ShardWriter(out, tensors, identity) as writer:
-            self._add(writer.done)
-            encoder = TensorEncoder(self.form, data, writer, workers)
-            for name in encoder.encode([item for item in tensors if item.name not in writer.done]):
-                self._add({name: writer.done[name]})
-            self.shards[out.name] = writer.finish()
+        with DataFile(source) as data:
+            earlier = finished_shard(out, tensors, identity, data)
+            if earlier is not None:
+                assert earlier.shard is not None
+                self.shards[out.name] = earlier.shard
+                self._add(earlier.tensors)
+                return
+            with ShardWriter(out, tensors, identity, data) as writer:
+                self._add(writer.done)
+                encoder = TensorEncoder(self.form, data, writer, workers)
+                left = [item for item in tensors if item.name not in writer.done]
+                for name in encoder.encode(left):
+                    self._add({name: writer.done[name]})
+                self.shards[out.name] = writer.finish()
 
     def _add(self, tensors: dict[str, StoredTensor]) -> None:
         for name, tensor in tensors.items():
             self.tensors[name] = tensor
             self._done += self._sizes[name]
             self.report(Progress(name, self._done, sum(self._sizes.values())))
-
-
-def _copy_other_files(source: Path, destination: Path) -> dict[str, StoredFile]:
-    """Configuration, tokenizer and licence: whatever is no weight file."""
-    copied = {}
-    for path in sorted(source.iterdir()):
-        index = path.name.endswith(".index.json")
-        if path.is_file() and not index and path.suffix not in _WEIGHTS:
-            copied[path.name] = _copy(path, destination / path.name)
-    return copied
-
-
-def _copy(path: Path, target: Path) -> StoredFile:
-    digest = hashlib.sha256()
-    part = target.with_name(target.name + ".part")
-    with DataFile(path) as data, storing(part):
-        size = path.stat().st_size
-        with part.open("wb", buffering=0) as file:
-            for octets in data.pieces(0, size):
-                digest.update(octets_of(octets))
-                write_all(file, octets_of(octets))
-        part.replace(target)
-    return StoredFile(bytes=size, sha256=digest.hexdigest())

@@ -135,6 +135,8 @@ class Manifest(_Record):
         for name in (*self.shards, *self.files):
             if not is_plain_name(name):
                 raise ValueError(f"{name!r:.80} is no file name")
+            if not name.isprintable():
+                raise ValueError(f"file {name!r:.80} has a name that cannot be shown")
         for name, tensor in self.tensors.items():
             shard = self.shards.get(tensor.shard)
             if shard is None:
@@ -220,6 +222,7 @@ def _explained(tensor: StoredTensor) -> bool:
         facts.keys() == {*COSTS, "escaped", "channels_of_zeros"}
         and all(_is_finite(facts[cost]) for cost in COSTS)
         and isinstance(escaped, dict)
+        and all(cause.isidentifier() for cause in escaped)
         and all(type(count) is int for count in escaped.values())
         and type(facts.get("channels_of_zeros")) is int
     )

@@ -154,6 +154,9 @@ def _index(
     escapes = int(arrays["escape_counts"].to(torch.int64).sum())
     if arrays["escapes"].shape != (escapes, 2):
         raise CheckpointError(f"escapes does not have {escapes} entries", where=name, fix=_FIX)
+    # Reading them looks up each one's channel; whether that is in the matrix is checked after.
+    if bool((arrays["escapes"][:, 0].to(torch.int32) >= TILE * BLOCK).any()):
+        raise CheckpointError("an escape lies outside its record", where=name, fix=_FIX)
     unread = torch.empty(0, dtype=torch.uint8, device="meta")
     index = from_disk(form, shape, arrays, unread)
     whole = stored_byte(index, records)

@@ -3,7 +3,8 @@
 The header of a safetensors file comes first and names every array, but sizes are known only after
 encoding. So a shard is written as data behind a reserved header, beside a journal with one line per
 finished tensor; the header goes in at the end. A killed run continues after the last tensor whose
-bytes still match their hashes; nothing else of an earlier run is trusted.
+bytes, here and in the original shard, still match their hashes; nothing else of an earlier run is
+trusted.
 """
 
 import hashlib
@@ -30,15 +31,19 @@ class ShardWriter:
     Args:
         path: the finished file.
         tensors: what it will hold, for the room its header needs.
-        identity: what the data depends on; a journal of other inputs is not continued.
+        identity: format and header that the data depends on; a journal of others is not continued.
+        original: where the tensors are from.
     """
 
-    def __init__(self, path: Path, tensors: list[SourceTensor], identity: str) -> None:
+    def __init__(
+        self, path: Path, tensors: list[SourceTensor], identity: str, original: DataFile
+    ) -> None:
         self.path = path
         self.part = path.with_name(path.name + ".part")
         self.done: dict[str, StoredTensor] = {}
         """Tensors that are safe on disk."""
         self._sources = {tensor.name: tensor for tensor in tensors}
+        self._original = original
         names = sum(len(json.dumps(tensor.name)) + _ENTRY_BYTES for tensor in tensors)
         self._header_bytes = -(-(_ARRAYS * names + 4096) // 4096) * 4096
         self._identity = identity
@@ -142,27 +147,37 @@ class ShardWriter:
                     or not _tile(arrays, self._end)
                     or self._header_bytes + arrays[-1].end > size
                     or not _intact(data, self._header_bytes, arrays)
+                    or not _unchanged(self._original, source, tensor)
                 ):
                     break
                 self.done[name] = tensor
                 self._end = arrays[-1].end
 
 
-def finished_shard(path: Path, identity: str) -> Reading | None:
-    """What an earlier run of the same encoding has finished, if its bytes are all there and right.
+def finished_shard(
+    path: Path, tensors: list[SourceTensor], identity: str, original: DataFile
+) -> Reading | None:
+    """What an earlier run of the same encoding has finished, if its bytes are all there and right,
+    and the original's are the same as then.
 
-    A damaged shard becomes an unfinished one, of which the intact tensors are kept.
+    Another shard becomes an unfinished one, of which the tensors up to the first fault are kept.
     """
     reading = read_journal(journal_of(path))
     shard = reading.shard
     if shard is None or reading.identity != identity or not path.is_file():
         return None
+    done = reading.tensors
     arrays = [array for tensor in reading.tensors.values() for array in tensor.arrays.values()]
     if path.stat().st_size == shard.bytes:
         with DataFile(path) as data:
             header = data.read(0, shard.header_bytes)
             right = hashlib.sha256(octets_of(header)).hexdigest() == shard.header_sha256
-            if right and _intact(data, shard.header_bytes, arrays):
+            if (
+                right
+                and _intact(data, shard.header_bytes, arrays)
+                and done.keys() == {tensor.name for tensor in tensors}
+                and all(_unchanged(original, source, done[source.name]) for source in tensors)
+            ):
                 return reading
     with storing(path):
         path.replace(path.with_name(path.name + ".part"))
@@ -176,8 +191,12 @@ def stored_name(tensor: str, form: str, array: str) -> str:
 
 def hash_range(data: DataFile, start: int, array: StoredArray) -> str:
     """SHA-256 of an array's bytes in a file whose data begin at `start`."""
+    return _hash(data, start + array.begin, start + array.end)
+
+
+def _hash(data: DataFile, begin: int, end: int) -> str:
     digest = hashlib.sha256()
-    for piece in data.pieces(start + array.begin, start + array.end):
+    for piece in data.pieces(begin, end):
         digest.update(octets_of(piece))
     return digest.hexdigest()
 
@@ -193,3 +212,9 @@ def _tile(arrays: list[StoredArray], start: int) -> bool:
 
 def _intact(data: DataFile, start: int, arrays: list[StoredArray]) -> bool:
     return all(hash_range(data, start, array) == array.sha256 for array in arrays)
+
+
+def _unchanged(original: DataFile, source: SourceTensor, tensor: StoredTensor) -> bool:
+    """Whether the original has the weights that were encoded: another checkpoint of the same
+    shapes may lie there by now."""
+    return _hash(original, source.begin, source.end) == tensor.sha256

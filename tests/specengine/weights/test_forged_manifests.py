@@ -32,6 +32,7 @@ HUGE = 1 << 50
 def folder(tmp_path: Path, natural: Natural) -> Path:
     (tmp_path / "source").mkdir()
     tensors = {"bias": torch.arange(6.0), "up": natural(TILE, 64), "wide": natural(TILE, 128, 1)}
+    tensors["wide"][::9, 3] = 300.0
     save_file(tensors, tmp_path / "source" / "model.safetensors")
     encode_folder(tmp_path / "source", tmp_path / "out", "w11s", threads=1, report=lambda _: None)
     return tmp_path / "out"
@@ -107,6 +108,8 @@ FORGERIES: dict[str, tuple[Callable[[Table], None], str]] = {
     "line break in a name": (_rename("bias", "a\nb"), "cannot be shown"),
     "line break in a key": (_set("x\ny", 1), r"x\\ny: Extra inputs"),
     "line break in a reason": (_set("tensors/bias/facts/reason", "a\nb"), "what its size"),
+    "line break in a cause": (_set("tensors/up/facts/escaped/a\nb", 1), "what its size"),
+    "line break in a file": (_file("a\nb"), "cannot be shown"),
     "line break in the version": (_set("version", "2\n3"), "version"),
     "a tensor twice": (_share, "does not begin where the last one ends"),
     "bytes of no tensor": (_lose, "does not begin|belong to no tensor"),
@@ -170,21 +173,55 @@ def test_sizes_beyond_the_file_take_no_memory(folder: Path) -> None:
     assert fault.what.startswith("is truncated")
 
 
-def test_forged_records_with_right_hashes_are_found(folder: Path) -> None:
-    """A list of w11s claims more weights than its record has room for."""
+def _forge_array(
+    folder: Path, tensor: str, array: str, change: Callable[[bytearray], None]
+) -> None:
+    """Change an array's bytes and every hash that speaks of them."""
     path, shard = folder / MANIFEST, folder / SHARD
     table = json.loads(path.read_text())
-    records = table["tensors"]["up"]["arrays"]["records"]
+    found = table["tensors"][tensor]["arrays"][array]
     start = table["shards"][SHARD]["header_bytes"]
-    octets = bytearray(shard.read_bytes())
-    for block in range(32):
-        octets[start + records["begin"] + DENSE_BYTES + block] = 255
+    octets, place = (
+        bytearray(shard.read_bytes()),
+        slice(start + found["begin"], start + found["end"]),
+    )
+    part = octets[place]
+    change(part)
+    octets[place] = part
     shard.write_bytes(octets)
-    part = octets[start + records["begin"] : start + records["end"]]
-    records["sha256"] = hashlib.sha256(part).hexdigest()
+    found["sha256"] = hashlib.sha256(part).hexdigest()
     path.write_text(json.dumps(_hashed(table)))
-    with pytest.raises(CheckpointError, match="counts miss its size"):
-        EncodedFolder(folder).tensor("up")
+
+
+def _long_lists(records: bytearray) -> None:
+    """Lists of w11s that claim more weights than the record has room for."""
+    records[DENSE_BYTES : DENSE_BYTES + 32] = bytes([255]) * 32
+
+
+def _set_place(place: int) -> Callable[[bytearray], None]:
+    """Another place of the first escape in its record."""
+
+    def change(escapes: bytearray) -> None:
+        escapes[:2] = place.to_bytes(2, "little")
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("tensor", "array", "change", "message"),
+    [
+        ("up", "records", _long_lists, "counts miss its size"),
+        ("wide", "escapes", _set_place(TILE * 64), "an escape lies outside its record"),
+        ("wide", "escapes", _set_place(65535), "an escape lies outside its record"),
+        ("wide", "escapes", _set_place(TILE * 64 - 1), "escapes are not in order"),
+    ],
+)
+def test_forged_arrays_with_right_hashes_are_found(
+    tensor: str, array: str, change: Callable[[bytearray], None], message: str, folder: Path
+) -> None:
+    _forge_array(folder, tensor, array, change)
+    with pytest.raises(CheckpointError, match=message):
+        EncodedFolder(folder).tensor(tensor)
     (fault,) = verify_folder(folder, threads=1, report=lambda _: None)
-    assert fault.where == f"{SHARD}: up"
-    assert "counts miss its size" in fault.what
+    assert fault.where == f"{SHARD}: {tensor}"
+    assert message in fault.what

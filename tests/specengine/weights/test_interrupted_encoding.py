@@ -167,6 +167,33 @@ def test_a_finished_shard_is_checked_before_it_is_taken_over(
     _check(tmp_path / "out", tensors)
 
 
+@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize("changed", [0, 2, 3])
+def test_a_source_that_changed_meanwhile_is_encoded_again(
+    finished: bool,
+    changed: int,
+    source: Path,
+    tmp_path: Path,
+    tensors: dict[str, torch.Tensor],
+    natural: Natural,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of another checkpoint with the same names and shapes, not one tensor may be the old one."""
+
+    def die(*arguments: object) -> None:
+        raise _Killed
+
+    with monkeypatch.context() as patch, pytest.raises(_Killed):
+        if finished:
+            patch.setattr(encoding, "write_manifest", die)
+        _encode(source, tmp_path / "out", (lambda step: None) if finished else _stop_after(3))
+    name = f"layer.{changed}.weight"
+    tensors[name] = natural(*tensors[name].shape, 9)
+    save_file(tensors, source / "model.safetensors")
+    assert _encode(source, tmp_path / "out") == 4 - (min(changed, 3) if finished else changed)
+    _check(tmp_path / "out", tensors)
+
+
 def test_resuming_never_holds_less_than_before(
     source: Path, tmp_path: Path, tensors: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
