@@ -4,13 +4,13 @@ The lock is on the folder itself, so it leaves no file behind, goes with whoever
 that one ended, and stays with a folder that is renamed.
 """
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from specpilot.core.errors import Refused, SpecPilotError
+from specpilot.core.file_locks import lock_alone
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def _lock(folder: Path, *, make: bool) -> int:
                 f"cannot be {verb} ({error.strerror})", where=str(folder), fix=fix
             ) from error
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_alone(held)
         except BlockingIOError as error:
             os.close(held)
             raise Refused(

@@ -6,7 +6,6 @@ notice; damage anywhere else is an error that names the line. What could not be 
 taken back, so that a full disk loses nothing that was there.
 """
 
-import fcntl
 import json
 import os
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from specpilot.core.errors import JournalError
+from specpilot.core.file_locks import lock_alone
 from specpilot.core.numbers import Count
 from specpilot.core.record import Record, canonical_json, content_hash
 from specpilot.loop.events import Event, parse_event
@@ -102,7 +102,7 @@ class Journal:
                 path, f"cannot be opened ({error.strerror})", "check permissions and free space"
             ) from error
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_alone(self._descriptor)
             reading = read_journal(path)
             os.ftruncate(self._descriptor, reading.bytes_whole)
             self._sync_folder()
