@@ -98,6 +98,17 @@ class PackedLinear(nn.Module):
             f"bias={self.bias is not None}, format={self.format}, bits={bits:.3f}"
         )
 
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """Assigning `weight`, as tying does, packs what is assigned."""
+        if name == "weight" and param is not None:
+            self._pack(param)
+        else:
+            super().register_parameter(name, param)
+
+    def _pack(self, weight: torch.Tensor) -> None:
+        device = self.records.device
+        self._hold(encode(weight.to(device=device, dtype=torch.bfloat16), self.format))
+
     def _hold(self, packed: Packed) -> None:
         self.format, self.record_bytes = packed.format, packed.record_bytes()
         for name, array in packed.arrays().items():
@@ -137,29 +148,29 @@ class PackedLinear(nn.Module):
                 f"{(self.out_features, self.in_features)} in the model"
             )
         else:
-            device = self.records.device
-            self._hold(encode(weight.to(device=device, dtype=torch.bfloat16), self.format))
+            self._pack(weight)
 
 
-def replace_linears(
-    model: nn.Module, make: Callable[[str, nn.Linear], nn.Module | None], prefix: str = ""
-) -> int:
+def replace_linears(model: nn.Module, make: Callable[[str, nn.Linear], nn.Module | None]) -> int:
     """Swap linear layers in place; returns how many.
+
+    A layer in two places stays one layer. Layers with hooks are kept: a hook may be what makes
+    their weight, as for normed and pruned ones, and is not told of another layer.
 
     Args:
         make: the new layer for a name and a layer, or None to keep it.
     """
-    count = 0
-    for name, child in model.named_children():
-        path = prefix + name
-        if type(child) is nn.Linear:
-            new = make(path, child)
-            if new is not None:
-                setattr(model, name, new)
-                count += 1
-        else:
-            count += replace_linears(child, make, path + ".")
-    return count
+    made: dict[nn.Module, nn.Module] = {}
+    for path, layer in [*model.named_modules(remove_duplicate=False)]:
+        hooked = bool(layer._forward_pre_hooks or layer._forward_hooks)
+        if type(layer) is not nn.Linear or hooked or not path:
+            continue
+        new = made.get(layer) or make(path, layer)
+        if new is not None:
+            made[layer] = new.train(layer.training)
+            parent, _, name = path.rpartition(".")
+            setattr(model.get_submodule(parent), name, new)
+    return len(made)
 
 
 def require_format(name: str) -> None:

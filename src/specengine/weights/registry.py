@@ -51,17 +51,18 @@ def tiles_at_once(width: int) -> int:
 
 
 def encode(matrix: torch.Tensor, name: str = "w12") -> Packed:
-    """Pack a bfloat16 matrix [N, K], 1 <= K <= 65536.
+    """Pack a bfloat16 matrix [N, K], N >= 1, 1 <= K <= 65536.
 
     Raises:
         OptionError: unknown format, or a tensor that no format can take.
     """
     form = format_named(name)
-    if matrix.dtype != torch.bfloat16 or matrix.dim() != 2 or not 0 < matrix.shape[1] <= WIDEST:
+    fits = matrix.dim() == 2 and matrix.numel() > 0 and matrix.shape[1] <= WIDEST
+    if matrix.dtype != torch.bfloat16 or not fits:
         raise OptionError(
             f"a {matrix.dtype} tensor of shape {tuple(matrix.shape)} cannot be packed",
             where="matrix",
-            fix=f"give a bfloat16 matrix of 1 to {WIDEST} inputs",
+            fix=f"give a bfloat16 matrix with weights, of 1 to {WIDEST} inputs",
         )
     bits = matrix.detach().contiguous().view(torch.int16)
     step, size = tiles_at_once(bits.shape[1]), -(-bits.shape[1] // BLOCK) * form.least_record

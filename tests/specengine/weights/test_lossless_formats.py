@@ -180,6 +180,7 @@ def test_window_covers_the_most_weights() -> None:
         torch.zeros(2, 2),
         torch.zeros(4).bfloat16(),
         torch.zeros(2, 0).bfloat16(),
+        torch.zeros(0, 2).bfloat16(),
         torch.zeros(1, 2**16 + 1).bfloat16(),
     ],
 )
