@@ -33,7 +33,7 @@ demo: $(STAMP) sandbox model
 	  && echo "note: nothing was promoted, which is a result; see the report" || exit $$status; }
 
 test: $(STAMP) sandbox
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(TEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -rs $(TEST_ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -8,7 +8,7 @@ from statistics import fmean
 from specpilot.cli.estimate import device_kind, paired_run_seconds
 from specpilot.cli.runs import JOURNAL_FILE, RUNS, has_begun, with_absolute_paths
 from specpilot.controller.journal import read_journal
-from specpilot.core.deployment import Deployment
+from specpilot.core.deployment import Deployment, Drafter
 from specpilot.core.errors import JournalError
 from specpilot.loop.facts import SpeedFacts
 from specpilot.loop.state import RunState, fold
@@ -70,13 +70,19 @@ def _latest(deployment: Deployment, runs: Path) -> Speed | None:
     return found[1] if found else None
 
 
+def _same_drafter(one: Drafter, other: Drafter) -> bool:
+    # `auto` is what the folder says; one folder holds one drafter.
+    kinds = {one.kind, other.kind} - {"auto"}
+    return one.model == other.model and len(kinds) < 2
+
+
 def _speed(state: RunState, deployment: Deployment, folder: Path) -> Speed | None:
     if state.started is None or state.stock_facts is None or state.noise is None:
         return None
     other = state.started.deployment
     alike = (
         other.target == deployment.target
-        and other.drafter == deployment.drafter
+        and _same_drafter(other.drafter, deployment.drafter)
         and other.engine == deployment.engine
         and other.platform.devices == deployment.platform.devices
     )

@@ -53,9 +53,12 @@ def command(
     if as_json:
         print_json(load_deployment(out).to_json())
         return
+    for role, model in (("target", target), ("drafter", drafter)):
+        if not Path(model).expanduser().exists():
+            say(f"note: {role} '{model}' is no folder here, so it is taken for a hub id", err=True)
     say(
         f"wrote {out}: {_spell_cores(deployment)}, isolation {deployment.platform.isolation}; "
-        f"next: specpilot doctor {out}"
+        f"next: specpilot plan {out}"
     )
 
 

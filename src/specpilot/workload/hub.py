@@ -34,7 +34,8 @@ def fetch(benchmark: str) -> tuple[Path, str]:
     dataset = HUB_DATASETS[benchmark]
     advice = (
         f'download it as JSON Lines and give the file: {{ {benchmark} = "{benchmark}.jsonl" }}; '
-        f'or play the few prompts that ship: {{ {benchmark} = "builtin" }}'
+        f'or play the few prompts that ship, benchmarks = {{ {benchmark} = "builtin" }}, with '
+        "development + sealed at most 12"
     )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError

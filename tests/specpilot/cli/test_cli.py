@@ -224,7 +224,12 @@ def test_init_writes_a_deployment_that_loads(
     assert run(["init", "org/Model", "org/Drafter"]) == 0
     found = load_deployment(work / "deployment.toml")
     assert (found.target.model, found.name) == ("org/Model", "model")
-    assert "specpilot doctor" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "specpilot plan" in said.out
+    assert said.err.count("taken for a hub id") == 2
+    (work / "here").mkdir()
+    assert run(["init", "here", str(work / "here"), "--out", "local.toml"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_doctor_reports_each_check_and_fails_for_what_fails(

@@ -124,6 +124,11 @@ def test_the_speed_is_an_assumption_until_a_run_has_measured_it(
     other = simulation.deployment_of(target={"model": "another"})
     assert known_speed(other).noise is None
     assert known_speed(deployment, 7.0).source == "given"
+    drafter = deployment.drafter
+    for kind, known in (("auto", True), ("eagle3", False)):
+        named = drafter.model_copy(update={"kind": kind})
+        same_folder = deployment.model_copy(update={"drafter": named})
+        assert known_speed(same_folder).source.startswith("measured") is known
 
 
 def test_each_batch_size_is_played_and_counted(
