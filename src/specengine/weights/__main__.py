@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from specengine.weights.encode_folder import Progress
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+MOST_THREADS = 6
+"""Unless asked for: more wait for the interpreter and for the one thread that hashes, and each
+takes memory for the pieces that it works on, up to 0.15 GB where rows are longest."""
 
 
 class _Stopped(BaseException):
@@ -49,31 +52,43 @@ def main(arguments: list[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     for number in SIGNALS:
         signal.signal(number, _stop)
+    event, fields, code = _outcome(options)
+    _tell(event, fields)
+    return code
+
+
+def _outcome(options: argparse.Namespace) -> tuple[str, dict[str, object], int]:
+    """The last line's event and fields, and the exit code."""
     try:
         result = options.run(options)
+        _stop_no_more()
     except EngineError as error:
-        _tell("error", {"message": str(error)})
-        return 1
+        return "error", {"message": str(error)}, 1
     except BrokenPipeError:
         raise
     except OSError as error:
-        _tell("error", {"message": f"{error.filename or 'disk'}: {error.strerror}; check the path"})
-        return 1
+        message = f"{error.filename or 'disk'}: {error.strerror}; check the path"
+        return "error", {"message": message}, 1
     except MemoryError:
-        _tell("error", {"message": "memory is full; use fewer --threads, then repeat the command"})
-        return 1
+        message = "memory is full; use fewer --threads, then repeat the command"
+        return "error", {"message": message}, 1
     except _Stopped as stopped:
-        _tell("error", {"message": f"interrupted; {options.after}"})
-        return 128 + stopped.number
-    _tell("result", result)
-    return 1 if result.get("faults") else 0
+        return "error", {"message": f"interrupted; {options.after}"}, 128 + stopped.number
+    finally:
+        _stop_no_more()
+    return "result", result, 1 if result.get("faults") else 0
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
     """Unwind once; more signals must not cut the unwinding short."""
+    _stop_no_more()
+    raise _Stopped(number)
+
+
+def _stop_no_more() -> None:
+    """From here on the last line is said and the process ends, whatever comes."""
     for one in SIGNALS:
         signal.signal(one, signal.SIG_IGN)
-    raise _Stopped(number)
 
 
 def _encode(options: argparse.Namespace) -> dict[str, object]:
@@ -89,6 +104,8 @@ def _encode(options: argparse.Namespace) -> dict[str, object]:
         threads=options.threads,
         report=_progress,
     )
+    # It is complete: the same command would not go on, as an interrupt promises.
+    _stop_no_more()
     return inspect_folder(options.destination)
 
 
@@ -142,7 +159,10 @@ def _parser() -> argparse.ArgumentParser:
     # Threads that read, hash and write keep a core busy beside those that code.
     for command in (encode, verify):
         command.add_argument(
-            "--threads", type=int, default=max(1, cores - 1), help="that work on pieces"
+            "--threads",
+            type=int,
+            default=min(MOST_THREADS, max(1, cores - 1)),
+            help="that work on pieces",
         )
     return parser
 

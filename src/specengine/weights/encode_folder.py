@@ -65,16 +65,21 @@ def encode_folder(
     _check_names(headers)
     names = [f"weights-{i + 1:05d}-of-{len(headers):05d}.safetensors" for i in range(len(headers))]
     check_files(source, names)
-    if (destination / MANIFEST).exists() or destination.resolve() == source.resolve():
+    complete = (destination / MANIFEST).exists()
+    if complete or destination.resolve() == source.resolve():
+        if complete:
+            # A run that was killed at its very end has left them.
+            _remove_journals(destination, names)
         raise OptionError(
             "holds a checkpoint already", where=str(destination), fix="name a new folder"
         )
     with storing(destination):
         destination.mkdir(parents=True, exist_ok=True)
     run = _Run(form, list(headers.values()), report)
-    with _alone(destination), Workers(threads) as workers:
-        for index, (path, name) in enumerate(zip(headers, names, strict=True)):
-            run.shard(index, path, destination / name, workers)
+    with _alone(destination):
+        with Workers(threads) as workers:
+            for index, (path, name) in enumerate(zip(headers, names, strict=True)):
+                run.shard(index, path, destination / name, workers)
         manifest = Manifest(
             version=VERSION,
             format=form,
@@ -84,9 +89,13 @@ def encode_folder(
             files=copy_files(source, destination),
         )
         write_manifest(destination, manifest)
-        for name in run.shards:
-            journal_of(destination / name).unlink()
+        _remove_journals(destination, names)
     return manifest
+
+
+def _remove_journals(folder: Path, shards: list[str]) -> None:
+    for name in shards:
+        journal_of(folder / name).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -18,7 +18,9 @@ from specpilot.cli.console import console
 from specpilot.cli.output import Finished, is_terminal, number, print_json, say
 
 AsJson = Annotated[bool, typer.Option("--json", help="as JSON")]
-Threads = Annotated[int | None, typer.Option(min=1, help="all processors but one when absent")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, help="when absent, all processors but one, 6 at most")
+]
 PLAIN_LINES = 10
 """Lines of progress where nobody watches a bar."""
 _STOPPING = (signal.SIGINT, signal.SIGTERM)

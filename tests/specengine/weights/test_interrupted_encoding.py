@@ -1,6 +1,7 @@
 """Runs that end early: signals, full disks, damaged leftovers. Nothing is lost, nothing trusted."""
 
 import json
+import os
 import resource
 import signal
 from collections.abc import Callable, Iterator
@@ -259,6 +260,76 @@ def test_signals_end_in_one_line_and_the_run_goes_on(
         patch.setattr(command, "_progress", interrupt)
         assert command.main(["verify", str(out)]) == 128 + number
     _check(out, tensors)
+
+
+@pytest.mark.parametrize("number", command.SIGNALS)
+@pytest.mark.parametrize("late", ["inspect_folder", "_tell"])
+def test_signals_at_the_end_do_not_deny_the_result(
+    late: str,
+    number: int,
+    source: Path,
+    tmp_path: Path,
+    tensors: dict[str, torch.Tensor],
+    kept_signals: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The folder is complete then: the same command would not continue."""
+    original = getattr(command, late)
+
+    def interrupted(*arguments: object) -> object:
+        if arguments[0] != "tensor":
+            signal.raise_signal(number)
+        return original(*arguments)
+
+    monkeypatch.setattr(command, late, interrupted)
+    assert command.main(["encode", str(source), str(tmp_path / "out")]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["event"] == "result"
+    _check(tmp_path / "out", tensors)
+
+
+def test_a_signal_does_not_cut_an_error_short(
+    source: Path,
+    tmp_path: Path,
+    kept_signals: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    original = command._tell
+
+    def interrupted(event: str, fields: dict[str, object]) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        original(event, fields)
+
+    monkeypatch.setattr(command, "_tell", interrupted)
+    assert command.main(["encode", str(source), str(tmp_path), "--format", "w13"]) == 1
+    assert "w13" in json.loads(capsys.readouterr().out)["message"]
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (5, 4), (128, 6)])
+def test_threads_are_few_unless_asked_for(
+    cores: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each holds memory, of which a run on a large machine takes no more than on a small one."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
+    for words in (["encode", "a", "b"], ["verify", "a"]):
+        assert command._parser().parse_args(words).threads == threads
+        assert command._parser().parse_args([*words, "--threads", "50"]).threads == 50
+
+
+def test_journals_of_a_run_killed_at_its_very_end_are_removed(
+    source: Path, tmp_path: Path, tensors: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(path: Path, missing_ok: bool = False) -> None:
+        raise _Killed
+
+    with monkeypatch.context() as patch, pytest.raises(_Killed):
+        patch.setattr(Path, "unlink", die)
+        _encode(source, tmp_path / "out")
+    assert (tmp_path / "out" / (SHARD + ".journal")).exists()
+    with pytest.raises(OptionError, match="holds a checkpoint already"):
+        _encode(source, tmp_path / "out")
+    _check(tmp_path / "out", tensors)
 
 
 def test_two_runs_do_not_write_one_folder(source: Path, tmp_path: Path) -> None:
