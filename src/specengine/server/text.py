@@ -1,6 +1,7 @@
 """Text in and out: the target's tokenizer, its chat template, and incremental detokenization."""
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from specengine.server.tokenizer_files import read_template, read_tokenizer, tok
 
 _REPLACEMENT = "\ufffd"
 _CONTEXT = 6
-"""Tokens that are decoded again before new ones: some decoders treat the first of a text
-differently (a leading space), and none looks further back."""
+"""Tokens at least that are decoded again before new ones: some decoders treat the first of a text
+differently (a leading space), and none looks further back than to where a character began."""
 _MAX_PENDING = 32
 """Tokens held back for an unfinished character before they are given out as they are."""
 _RESERVED = frozenset(
@@ -42,7 +43,7 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = tokenizer
-        self._context: list[int] = []
+        self._context: list[list[int]] = []
         self._context_length = 0
         self._pending: list[int] = []
 
@@ -64,14 +65,18 @@ class Detokenizer:
 
     def _decoded(self) -> str:
         assert self._tokenizer is not None
-        decoded = self._tokenizer.decode(self._context + self._pending, skip_special_tokens=True)
-        return decoded[self._context_length :]
+        tokens = [*chain.from_iterable(self._context), *self._pending]
+        return self._tokenizer.decode(tokens, skip_special_tokens=True)[self._context_length :]
 
     def _take(self, text: str) -> str:
-        assert self._tokenizer is not None
-        self._context = (self._context + self._pending)[-_CONTEXT:]
-        self._context_length = len(self._tokenizer.decode(self._context, skip_special_tokens=True))
-        self._pending = []
+        if text or not self._context_length:
+            # Whole pieces are kept: where bytes stand for characters, one byte of half a character
+            # makes a decoder give up all bytes that follow it.
+            self._context.append(self._pending)
+            while sum(map(len, self._context[1:])) >= _CONTEXT:
+                del self._context[0]
+        self._pending, self._context_length = [], 0
+        self._context_length = len(self._decoded())
         return text
 
 

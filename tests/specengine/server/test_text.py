@@ -7,7 +7,7 @@ from time import monotonic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, decoders, models
 
 from specengine.errors import CheckpointError, RequestError
 from specengine.server.text import Detokenizer, StopStrings, TextCodec, TextOutput
@@ -53,6 +53,31 @@ def test_a_character_comes_whole_with_its_last_byte(tiny_tokenizer):
     detokenizer = Detokenizer(tiny_tokenizer)
     assert [detokenizer.add(token) for token in tokens] == ["a", "", "", "日", "", "", "", "🙂"]
     assert detokenizer.finish() == ""
+
+
+@pytest.fixture(scope="module")
+def byte_tokenizer():
+    """256 single bytes as Llama's and Gemma's have them, `a`, a space's `b`, and `<eos>`."""
+    pieces = [*(f"<0x{byte:02X}>" for byte in range(256)), "a", "\u2581b"]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], byte_fallback=True))
+    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+    tokenizer.add_special_tokens(["<eos>"])
+    return tokenizer
+
+
+@settings(max_examples=200, deadline=None)
+@given(characters=st.lists(st.sampled_from(["a", " b", "é", "日", "🙂", "<eos>"]), max_size=24))
+def test_characters_of_single_bytes_join_to_the_decoded_text(byte_tokenizer, characters):
+    tokens = []
+    for character in characters:
+        named = {"a": [256], " b": [257], "<eos>": [258]}
+        tokens += named.get(character, list(character.encode()))
+    detokenizer = Detokenizer(byte_tokenizer)
+    pieces = [detokenizer.add(token) for token in tokens] + [detokenizer.finish()]
+    assert "".join(pieces) == byte_tokenizer.decode(tokens, skip_special_tokens=True)
+    assert not any("\ufffd" in piece for piece in pieces)
 
 
 def test_an_unfinished_character_ends_as_a_replacement(tiny_tokenizer):
