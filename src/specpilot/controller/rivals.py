@@ -5,14 +5,14 @@ had before. Where it does not, it is played again with nothing beside it: slow t
 machine slowed down, which both arms of a paired run share; fast there, it was the candidate.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from specpilot.controller import evidence
 from specpilot.controller.attribution import attributed
 from specpilot.controller.off_loop import off_loop
 from specpilot.controller.pairing import interleaved
 from specpilot.core.system import System
-from specpilot.loop.events import Noticed
+from specpilot.loop.events import AttemptJudged, Noticed
 from specpilot.loop.facts import SpeedFacts
 from specpilot.loop.run import Run
 
@@ -27,14 +27,33 @@ def slowest_share(run: Run) -> float:
 
 
 def known_speed(run: Run, system: System) -> SpeedFacts | None:
-    """Rates of the system when it was measured first; None where it was not."""
+    """Rates of the system when it was measured first; None where it was not.
+
+    A machine that was slow then lowered the baseline's rates too, and by as much these are raised:
+    a low mark would hide from now on what a candidate does to the system.
+    """
+    judged = [attempt.judged for attempt in run.state.attempts() if attempt.judged is not None]
+    return _known(run, system, judged)
+
+
+def _known(run: Run, system: System, judged: Sequence[AttemptJudged]) -> SpeedFacts | None:
     if system.tree_hash == run.stock.tree_hash and run.state.noise is not None:
         return run.state.noise.baseline
-    for attempt in run.state.attempts():
-        judged = attempt.judged
-        if judged is not None and judged.system == system and judged.speed is not None:
-            return judged.speed
-    return None
+    first = next((one for one in judged if one.system == system and one.speed is not None), None)
+    if first is None or first.speed is None:
+        return None
+    before = _known(run, first.baseline, [one for one in judged if one is not first])
+    if before is None or first.baseline_speed is None:
+        return first.speed
+    lost = before.overall_tokens_per_second / first.baseline_speed.overall_tokens_per_second
+    return _times(first.speed, max(lost, 1.0))
+
+
+def _times(speed: SpeedFacts, factor: float) -> SpeedFacts:
+    rates = {name: rate * factor for name, rate in speed.tokens_per_second.items()}
+    overall = speed.overall_tokens_per_second * factor
+    changed = {"tokens_per_second": rates, "overall_tokens_per_second": overall}
+    return speed.model_copy(update=changed)
 
 
 async def speed_alone(
