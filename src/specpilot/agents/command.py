@@ -17,7 +17,7 @@ from specpilot.agents.codex_stream import CodexStream
 from specpilot.agents.runner import SubprocessAgent
 from specpilot.agents.streams import EventLines, StreamParser
 
-CTL_COMMAND = f"{sys.executable} -m specpilot.cli.main ctl"
+CTL_COMMAND = f"{sys.executable} -P -m specpilot.cli.main ctl"
 
 
 def render_brief(brief: Brief) -> str:

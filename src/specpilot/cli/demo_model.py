@@ -21,7 +21,8 @@ def prepare_target(folder: Path) -> Path:
     if (folder / "config.json").is_file():
         return folder
     module = "specengine.models.gguf"
-    command = [sys.executable, "-m", module, "--package", TARGET_PACKAGE, "--out", str(folder)]
+    command = [sys.executable, "-P", "-m", module, "--package", TARGET_PACKAGE]
+    command.append(f"--out={folder}")
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )

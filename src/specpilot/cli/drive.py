@@ -31,7 +31,7 @@ def drive(folder: Path, display: Display) -> int:
     log = controller_log(folder)
     log.parent.mkdir(parents=True, exist_ok=True)
     follower = Follower(folder / JOURNAL_FILE)
-    command = [sys.executable, "-m", "specpilot.controller", "--run", str(folder)]
+    command = [sys.executable, "-P", "-m", "specpilot.controller", f"--run={folder}"]
     # From before its start: an exception right after it would leave the controller to run on alone.
     with _noted_interrupts() as interrupts:
         with log.open("wb") as stream:

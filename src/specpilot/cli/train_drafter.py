@@ -12,5 +12,6 @@ CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "help_optio
 
 def command(context: typer.Context) -> None:
     """Train a small drafter of any kind; arguments are those of `python -m specengine.train`."""
-    done = subprocess.run([sys.executable, "-m", "specengine.train", *context.args], check=False)
+    program = [sys.executable, "-P", "-m", "specengine.train"]
+    done = subprocess.run([*program, *context.args], check=False)
     raise Finished(0 if done.returncode == 0 else 1)

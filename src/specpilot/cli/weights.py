@@ -101,7 +101,7 @@ def _run(arguments: list[str], threads: int | None, title: str, *, quiet: bool) 
 
     An interrupt is handed to the engine, which leaves its folder so that it can go on.
     """
-    command = [sys.executable, "-m", "specengine.weights", *arguments]
+    command = [sys.executable, "-P", "-m", "specengine.weights", *arguments]
     if threads is not None:
         command += ["--threads", str(threads)]
     with _Interrupts() as interrupts:

@@ -45,6 +45,18 @@ def test_a_mistyped_model_does_not_take_the_name(
     assert has_begun(Path("r"))
 
 
+def test_neither_the_name_nor_files_beside_it_are_taken_for_something_else(
+    work: Path, deployment: Deployment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    simulation.write_deployment(work / "given", deployment)
+    for name in ("numpy.py", "gzip.py"):
+        (work / name).write_text("raise SystemExit('a file of the working directory ran')")
+    asked = ["optimize", "given/deployment.toml", "--run", "-odd name"]
+    assert run(asked) in (ExitCode.VOID, ExitCode.REFUSED)
+    assert capsys.readouterr().err == ""
+    assert has_begun(Path("-odd name"))
+
+
 @pytest.mark.parametrize("level", ["namespaces", "strict"])
 def test_isolation_that_is_missing_refuses_before_anything_is_written(
     level: str,

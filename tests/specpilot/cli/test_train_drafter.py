@@ -23,7 +23,7 @@ def test_arguments_and_failures_pass_through(
 
     monkeypatch.setattr(subprocess, "run", start)
     assert run(["train-drafter", *FIT]) == code
-    assert started == [[sys.executable, "-m", "specengine.train", *FIT]]
+    assert started == [[sys.executable, "-P", "-m", "specengine.train", *FIT]]
 
 
 def test_every_kind_can_be_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
