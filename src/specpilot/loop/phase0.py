@@ -91,11 +91,14 @@ async def characterise_stock(run: Run) -> None:
             async with turns.of("stock") as scorer:
                 reference = await evidence.measure_stock(run, scorer, played)
         seconds = time.monotonic() - started
+    speed = evidence.speed(played["stock"])
+    # Before what ends this part of the run: a crash in between says it twice rather than never.
+    _note_useless_drafter(run, speed.tau)
     run.emit(
         StockCharacterised(
             autoregressive=evidence.speed(played["ar"]),
             autoregressive_seconds=evidence.seconds_per_token(outcomes_of(played["ar"])),
-            stock=evidence.speed(played["stock"]),
+            stock=speed,
             delta_nats=reference.delta_nats,
             departures=reference.departures,
             forcing=evidence.stock_forcing_facts(reference),
@@ -109,16 +112,15 @@ async def characterise_stock(run: Run) -> None:
             device_seconds=seconds,
         )
     )
-    _note_useless_drafter(run)
 
 
-def _note_useless_drafter(run: Run) -> None:
-    facts = run.state.stock_facts
-    if facts is None or facts.stock.tau is None or facts.stock.tau >= _USELESS_TAU:
+def _note_useless_drafter(run: Run, tau: float) -> None:
+    # 0 where nothing was drafted: outputs of one token come out of the prefill.
+    if not 0 < tau < _USELESS_TAU:
         return
     run.emit(
         Noticed(
-            message=f"WARNING: the drafter is hardly ever right, stock emits {facts.stock.tau:.2f} "
+            message=f"WARNING: the drafter is hardly ever right, stock emits {tau:.2f} "
             "tokens a step; check that it was trained for this target and its chat template"
         )
     )
