@@ -24,6 +24,8 @@ REFERENCE = "docs/deployment.md"
 
 Text = Annotated[str, Field(min_length=1)]
 Amount = Annotated[int, Field(ge=1, le=1_000_000_000)]
+OutputLimit = Annotated[int, Field(ge=2, le=1_000_000_000)]
+"""The first token comes out of the prompt's pass; speculation begins with the second."""
 Parallel = Annotated[int, Field(ge=1, le=4096)]
 Limit = Annotated[float, Field(ge=0, le=1_000_000_000, allow_inf_nan=False)]
 _DEVICE = re.compile(r"cpu|cuda:(0|[1-9][0-9]{0,2})", re.ASCII)
@@ -107,8 +109,8 @@ class Workload(Record):
     """Requests per benchmark that agents may see."""
     sealed: Amount = 40
     """Requests per benchmark that only the sealed final sees."""
-    max_new_tokens: Amount = 2048
-    sealed_max_new_tokens: Amount = 4096
+    max_new_tokens: OutputLimit = 2048
+    sealed_max_new_tokens: OutputLimit = 4096
     passes: Annotated[int, Field(ge=1, le=2)] = 2
     """How often an arm of a paired run plays each development request, on fresh servers each time:
     with one, more requests cost what a second pass would."""

@@ -56,6 +56,8 @@ TYPES: list[tuple[str, str, str, str]] = [
     ("workload", "development", "nan", "finite"),
     ("workload", "development", "1" + 50 * "0", WHOLE),
     ("workload", "development", "1979-05-27", "date"),
+    ("workload", "max_new_tokens", "1", "a whole number from 2 to"),
+    ("workload", "sealed_max_new_tokens", "1", "a whole number from 2 to"),
     ("workload", "seed", "-1", "a whole number from 0"),
     ("engine", "threads", '"2"', WHOLE),
     ("regime", "concurrency", "1", "a list"),
