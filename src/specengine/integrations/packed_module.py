@@ -42,7 +42,17 @@ class PackedLinear(nn.Module):
         """bfloat16 [..., in_features] to [..., out_features].
 
         A CPU computes exactly what `nn.Linear` would; on a GPU a bias is added to rounded sums.
+
+        Raises:
+            OptionError: x has another width.
         """
+        if x.shape[-1] != self.in_features:
+            # Records reach beyond the last input: kernels would take a few more or fewer.
+            raise OptionError(
+                f"x has {x.shape[-1]} inputs, the layer {self.in_features}",
+                where="packed layer",
+                fix="pass rows of the layer's width",
+            )
         arrays = (self.records, self.scale, self.escapes, self.escape_offsets)
         if not x.is_cuda:
             return nn.functional.linear(x, self._decoded(*arrays), self.bias)

@@ -56,11 +56,12 @@ def encode_folder(
 
     Raises:
         CheckpointError: the source is damaged.
-        OptionError: unknown format, or a destination that is complete, is the source, or is being
-            written by another process.
+        OptionError: unknown format, no thread, or a destination that is complete, is the source, or
+            is being written by another process.
         EngineError: the disk is full; finished tensors are kept.
     """
     format_named(form)
+    pool = Workers(threads)
     headers = shard_headers(source)
     _check_names(headers)
     names = [f"weights-{i + 1:05d}-of-{len(headers):05d}.safetensors" for i in range(len(headers))]
@@ -77,7 +78,7 @@ def encode_folder(
         destination.mkdir(parents=True, exist_ok=True)
     run = _Run(form, list(headers.values()), report)
     with _alone(destination):
-        with Workers(threads) as workers:
+        with pool as workers:
             for index, (path, name) in enumerate(zip(headers, names, strict=True)):
                 run.shard(index, path, destination / name, workers)
         manifest = Manifest(

@@ -5,15 +5,23 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from specengine.errors import OptionError
+
 Piece = TypeVar("Piece")
 Loaded = TypeVar("Loaded")
 Result = TypeVar("Result")
 
 
 class Workers:
-    """Threads that torch's operations run on side by side; use as a context manager."""
+    """Threads that torch's operations run on side by side; use as a context manager.
+
+    Raises:
+        OptionError: fewer than one.
+    """
 
     def __init__(self, threads: int) -> None:
+        if threads < 1:
+            raise OptionError(f"{threads} cannot work", where="threads", fix="ask for 1 or more")
         self.threads = threads
 
     def __enter__(self) -> "Workers":

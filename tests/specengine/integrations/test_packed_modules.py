@@ -90,6 +90,14 @@ def test_copies_are_whole_and_apart(form: str) -> None:
         assert torch.equal(model.state_dict()["0.weight"], weight)
 
 
+@pytest.mark.parametrize("width", [129, 191, 193])
+def test_rows_of_another_width_are_refused(width: int) -> None:
+    """Records are padded to whole blocks of inputs, so they do not show their width."""
+    model = compress(nn.Sequential(_linear(192)))
+    with pytest.raises(OptionError, match=f"x has {width} inputs, the layer 192"):
+        model(torch.zeros(1, width).bfloat16())
+
+
 def test_weights_that_lie_apart_are_packed_in_their_order() -> None:
     matrix = torch.randn(256, 300).bfloat16()
     for strided in (matrix.T, matrix[::2, ::3], matrix.expand(2, -1, -1)[1]):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from specengine.errors import OptionError
 from specengine.weights import decode, encode, registry
 from specengine.weights.encode_folder import encode_folder
 from specengine.weights.layout import TILE
@@ -140,3 +141,12 @@ def test_few_pieces_are_held(threads: int) -> None:
             assert result == -done
             assert len(drawn) - done <= 2 * threads + 2
     assert len(drawn) == 100
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_no_thread_is_refused_before_anything_is_written(
+    threads: int, source: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(OptionError, match=f"threads: {threads} cannot work; ask for 1 or more"):
+        _encode(source, tmp_path / "out", "w12", threads)
+    assert not (tmp_path / "out").exists()
