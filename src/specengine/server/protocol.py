@@ -50,7 +50,7 @@ _NO_EFFECT = {
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "n": (None, 1),
     "best_of": (None, 1),
-    "logprobs": (None, False, 0),
+    "logprobs": (None, False),
     "top_logprobs": (None, 0),
     "prompt_logprobs": (None,),
     "echo": (None, False),

@@ -43,6 +43,7 @@ WRONG = [
     ("/v1/completions", {**BASE, "n": 2}, "n"),
     ("/v1/completions", {**BASE, "n": True}, "n"),
     ("/v1/completions", {**BASE, "logprobs": 3}, "logprobs"),
+    ("/v1/completions", {**BASE, "logprobs": 0}, "logprobs"),
     ("/v1/completions", {**BASE, "echo": True}, "echo"),
     ("/v1/completions", {**BASE, "top_k": 1.5}, "top_k"),
     ("/v1/completions", {**BASE, "top_k": -2}, "top_k"),
