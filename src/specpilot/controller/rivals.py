@@ -27,7 +27,7 @@ def slowest_share(run: Run) -> float:
 
 
 def known_speed(run: Run, system: System) -> SpeedFacts | None:
-    """Rates of the system when it was measured first; None where it was not.
+    """The highest rates that the system was measured at; None where it was not measured.
 
     A machine that was slow then lowered the baseline's rates too, and by as much these are raised:
     a low mark would hide from now on what a candidate does to the system.
@@ -39,14 +39,23 @@ def known_speed(run: Run, system: System) -> SpeedFacts | None:
 def _known(run: Run, system: System, judged: Sequence[AttemptJudged]) -> SpeedFacts | None:
     if system.tree_hash == run.stock.tree_hash and run.state.noise is not None:
         return run.state.noise.baseline
-    first = next((one for one in judged if one.system == system and one.speed is not None), None)
-    if first is None or first.speed is None:
-        return None
-    before = _known(run, first.baseline, [one for one in judged if one is not first])
-    if before is None or first.baseline_speed is None:
-        return first.speed
-    lost = before.overall_tokens_per_second / first.baseline_speed.overall_tokens_per_second
-    return _times(first.speed, max(lost, 1.0))
+    marks = [
+        _raised(run, one, one.speed, [other for other in judged if other is not one])
+        for one in judged
+        if one.system == system and one.speed is not None
+    ]
+    # The highest: a candidate may slow itself in an attempt that comes to nothing.
+    return max(marks, key=lambda speed: speed.overall_tokens_per_second, default=None)
+
+
+def _raised(
+    run: Run, one: AttemptJudged, speed: SpeedFacts, others: Sequence[AttemptJudged]
+) -> SpeedFacts:
+    before = _known(run, one.baseline, others)
+    if before is None or one.baseline_speed is None:
+        return speed
+    lost = before.overall_tokens_per_second / one.baseline_speed.overall_tokens_per_second
+    return _times(speed, max(lost, 1.0))
 
 
 def _times(speed: SpeedFacts, factor: float) -> SpeedFacts:
