@@ -88,7 +88,12 @@ def _stop(number: int, frame: FrameType | None) -> None:
 def _stop_no_more() -> None:
     """From here on the last line is said and the process ends, whatever comes."""
     for one in SIGNALS:
-        signal.signal(one, signal.SIG_IGN)
+        # Python complains of a signal that has arrived already and is set to be ignored.
+        signal.signal(one, _take_no_notice)
+
+
+def _take_no_notice(number: int, frame: FrameType | None) -> None:
+    pass
 
 
 def _encode(options: argparse.Namespace) -> dict[str, object]:

@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -286,6 +287,30 @@ def test_signals_at_the_end_do_not_deny_the_result(
     assert command.main(["encode", str(source), str(tmp_path / "out")]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["event"] == "result"
     _check(tmp_path / "out", tensors)
+
+
+def test_two_signals_at_once_are_one_line(
+    source: Path,
+    tmp_path: Path,
+    kept_signals: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    complaints: list[object] = []
+
+    def interrupt(step: Progress) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, command.SIGNALS)
+        for number in command.SIGNALS:
+            signal.raise_signal(number)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, command.SIGNALS)
+
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    monkeypatch.setattr(command, "_progress", interrupt)
+    code = command.main(["encode", str(source), str(tmp_path / "out")])
+    assert code == 128 + signal.SIGINT
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["message"] == "interrupted; the same command continues"
+    assert complaints == []
 
 
 def test_a_signal_does_not_cut_an_error_short(
