@@ -43,11 +43,11 @@ def write_target(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(table), encoding="utf-8")
 
 
-def write_drafter(folder: Path) -> None:
+def write_drafter(folder: Path, layers: int = 2) -> None:
     table = {
         "hidden_size": HIDDEN,
         "intermediate_size": 96,
-        "num_hidden_layers": 2,
+        "num_hidden_layers": layers,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "head_dim": 16,
@@ -56,7 +56,7 @@ def write_drafter(folder: Path) -> None:
         "vocab_size": VOCABULARY,
         "max_position_embeddings": 256,
         "num_target_layers": 3,
-        "layer_types": ["full_attention", "full_attention"],
+        "layer_types": ["full_attention"] * layers,
         "is_causal": False,
         "dflash_config": {
             "block_size": 8,

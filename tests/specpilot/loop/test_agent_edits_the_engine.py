@@ -60,7 +60,8 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> RunState:
     """The state after one whole round."""
     folder = tmp_path_factory.mktemp("edits")
     write_target(folder / "target")
-    write_drafter(folder / "drafter")
+    # So many that leaving them out shows on a busy machine too.
+    write_drafter(folder / "drafter", layers=12)
     words = torch.randint(3, VOCABULARY, (12, 20), generator=torch.Generator().manual_seed(2))
     lines = [json.dumps({"prompt": " ".join(f"t{i}" for i in row)}) for row in words.tolist()]
     (folder / "one.jsonl").write_text("\n".join(lines[:6]), encoding="utf-8")
