@@ -6,8 +6,8 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from specengine.command_line import Parser, whole
 from specengine.decoding.options import EngineOptions, load_options
 from specengine.errors import CheckpointError, EngineError, OptionError
 from specengine.server.sockets import bind_tcp, check_unix
@@ -16,20 +16,13 @@ from specengine.shards import check_shards
 INTERRUPTED = 130
 
 
-class _Parser(argparse.ArgumentParser):
-    """Raises instead of printing its usage, so that every bad start ends with one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise OptionError(message, where="command line", fix="see --help")
-
-
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line; `--help` describes it.
 
     Raises:
         OptionError: an argument is missing, unknown or ill-formed.
     """
-    parser = _Parser(prog="python -m specengine.server", description="Serve one system over HTTP.")
+    parser = Parser(prog="python -m specengine.server", description="Serve one system over HTTP.")
     add = parser.add_argument
     add("--target", type=Path, required=True, help="folder of the target model")
     add("--drafter", type=Path, help="folder of the drafter")
@@ -38,15 +31,15 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     add("--autoregressive", action="store_true", help="decode without the drafter")
     add("--dtype", default="bfloat16", help="bfloat16 or float32 (default: %(default)s)")
     add("--device", default="cpu", help="cpu or cuda:N (default: %(default)s)")
-    add("--threads", type=_positive, help="CPU threads of torch (default: torch's own)")
+    add("--threads", type=whole(1), help="CPU threads of torch (default: torch's own)")
     add("--uds", type=Path, help="listen on this Unix socket")
     add("--host", default="127.0.0.1", help="listen on this address (default: %(default)s)")
     add(
         "--port", type=_port, default=8000, help="TCP port, 0 for a free one (default: %(default)s)"
     )
-    add("--slots", type=_positive, default=1, help="requests that run side by side")
-    add("--max-queue", type=_natural, default=64, help="requests that may wait (then 429)")
-    add("--shutdown-timeout", type=_positive, default=60, help="seconds to finish after SIGTERM")
+    add("--slots", type=whole(1), default=1, help="requests that run side by side")
+    add("--max-queue", type=whole(0), default=64, help="requests that may wait (then 429)")
+    add("--shutdown-timeout", type=whole(1), default=60, help="seconds to finish after SIGTERM")
     add("--tree-hash", help="echoed by /health")
     add("--model-name", help="name that clients see (default: the target's folder)")
     return parser.parse_args(arguments)
@@ -115,20 +108,6 @@ def _check_folders(arguments: argparse.Namespace) -> None:
                 f"{folder} is not a folder", where=option, fix="name the folder of a checkpoint"
             )
     check_shards(arguments.target)
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is below 1")
-    return value
-
-
-def _natural(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{value} is below 0")
-    return value
 
 
 def _port(text: str) -> int:

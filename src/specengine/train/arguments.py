@@ -7,31 +7,12 @@ import argparse
 from collections.abc import Callable, Mapping
 from math import isfinite
 from pathlib import Path
-from typing import NoReturn
 
+from specengine.command_line import Parser, whole
 from specengine.drafters.records import KINDS
-from specengine.errors import OptionError
 
 STEPS = 3000
 """Of a training without a time box."""
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise OptionError(message, where="command line", fix="see --help")
-
-
-def whole(least: int) -> Callable[[str], int]:
-    """Reads a whole number from `least` to what 63 bits hold."""
-
-    def read(text: str) -> int:
-        value = int(text)
-        if not least <= value < 2**63:
-            raise argparse.ArgumentTypeError(f"{value} is not a whole number from {least} on")
-        return value
-
-    read.__name__ = "whole number"
-    return read
 
 
 def positive(text: str) -> float:
@@ -58,7 +39,7 @@ def training_parser(
     Args:
         runs: what `answers`, `fit` and `evaluate` call with what was given.
     """
-    parser = _Parser(
+    parser = Parser(
         prog="python -m specengine.train", description="Train a small drafter for a target."
     )
     steps = parser.add_subparsers(required=True)

@@ -62,6 +62,6 @@ def test_every_option_of_the_server_has_a_help_text(monkeypatch: pytest.MonkeyPa
         seen.append(parser)
         return argparse.Namespace()
 
-    monkeypatch.setattr(command._Parser, "parse_args", keep)
+    monkeypatch.setattr(command.Parser, "parse_args", keep)
     command.parse_arguments([])
     assert list(unexplained_of(seen[0], "specengine.server")) == []
